@@ -27,7 +27,7 @@ from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.model import Device, Layout, Note, WorkqueueOptions, with_written, without_tools
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.programs import Program, make_program
-from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
+from gpustreamlab.record import DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
@@ -70,8 +70,6 @@ class Session(ProcessBound):
         The CUDA device number.
     ring_size
         How many finished ranges are kept, 104 bytes each; the oldest make room and are counted.
-    pending_limit
-        How many closed ranges of one stream may wait for the device; later ones are dropped and counted.
     context_limit
         How many green contexts are kept for later layouts: about 4 MiB of device memory each. A change may have more for a
         moment, those of the new layout.
@@ -128,7 +126,6 @@ class Session(ProcessBound):
         *,
         device: int = 0,
         ring_size: int = DEFAULT_RING_SIZE,
-        pending_limit: int = DEFAULT_PENDING_LIMIT,
         context_limit: int = DEFAULT_CONTEXT_LIMIT,
         title: str = "",
         spool: str | PathLike[str] | bool | None = None,
@@ -150,7 +147,7 @@ class Session(ProcessBound):
             _tell_once(choice.fallback_reason)
             self._fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
-            self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
+            self._recorder = Recorder(self._backend, ring_size=ring_size)
             self._recorder.title = self._title
             self._life = SessionLife(self._recorder.loss_report)
             self._locks = self._life.locks

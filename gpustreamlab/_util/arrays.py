@@ -18,8 +18,7 @@ from gpustreamlab._util.defences import process_lock
 from gpustreamlab.errors import OptionError
 
 T = TypeVar("T")
-MOST_ITEMS = 100_000
-"""Up to how many items of containers are looked at for arrays."""
+MOST_ITEMS = 100_000  # Up to how many items of containers are looked at for arrays
 _PLAIN = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
 _LOOKED_INTO = frozenset({"builtins", "collections", "itertools", "functools", "types"})
 """Modules of iterators, partial functions and containers without attributes."""

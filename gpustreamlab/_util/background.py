@@ -12,15 +12,12 @@ from gpustreamlab.errors import OptionError
 _log = logging.getLogger(__name__)
 
 
-DEFAULT_REFRESH_HZ = 10.0
-"""Updates a second."""
-LEAST_HZ, MOST_HZ = 1.0, 20.0
-"""How seldom and how often a view can be updated."""
+DEFAULT_REFRESH_HZ = 10.0  # Updates a second
+LEAST_HZ, MOST_HZ = 1.0, 20.0  # How seldom and how often a view can be updated
 REST = 9.0
 """The thread rests this many times as long as it computed: it takes a tenth of one core at most. Waiting, as for the
 interpreter that a busy cell keeps, is not counted: it would make updates rarest where most is going on."""
-STOP_LIMIT_S = 2.0
-"""How long `Updater.stop` waits for the thread to end."""
+STOP_LIMIT_S = 2.0  # How long `Updater.stop` waits for the thread to end
 
 
 class Updater:

@@ -42,8 +42,7 @@ class delayed_interrupts:  # noqa: N801 - used as a function
         self._is_due = True
 
 
-LEFT_TO_PARENT = "belongs to the process that this one was forked from"
-"""Why a forked child's copy of it takes no work."""
+LEFT_TO_PARENT = "belongs to the process that this one was forked from"  # Why a forked child's copy of it takes no work
 
 
 class HomeProcess:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-SHORT_LIMIT = 96
-"""Longest short name, in characters."""
-_KEPT = 72
-"""How many characters of template arguments a short name keeps."""
+SHORT_LIMIT = 96  # Longest short name, in characters
+_KEPT = 72  # How many characters of template arguments a short name keeps
 
 
 def short_name(full: str) -> str:

@@ -37,8 +37,7 @@ def shows_widgets(shell: Any) -> bool:
     return isinstance(metadata, Mapping) and "cellId" in metadata
 
 
-PATIENCE_S = 1.0
-"""Nothing is shown for what has ended by then."""
+PATIENCE_S = 1.0  # Nothing is shown for what has ended by then
 
 
 @contextmanager

@@ -31,8 +31,7 @@ Steerable: TypeAlias = Any
 """What is selected in each thread of one session: a `gpustreamlab.streams.selection.Selections`, which is above this module."""
 
 
-_EMPTY = 1
-"""The depth of a thread in which nothing is entered."""
+_EMPTY = 1  # The depth of a thread in which nothing is entered
 known: weakref.WeakValueDictionary[int, Steerable] = weakref.WeakValueDictionary()
 """What sessions have selected, by its `id`: tasks keep that."""
 

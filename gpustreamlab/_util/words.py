@@ -13,8 +13,7 @@ MIN_WIDTH, MAX_WIDTH = 60, 110
 """Fewest columns of a line in a narrow terminal, and most in a wide one: longer lines are hard to read."""
 
 
-_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=[nµm]?s\b)")
-"""The space in "2.09 ms", at which no line ends."""
+_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=[nµm]?s\b)")  # The space in "2.09 ms", at which no line ends
 
 
 def text_width() -> int:

@@ -53,8 +53,8 @@ from gpustreamlab.model._partition import (
     Partition,
     SMResource,
     Verification,
-    VerifiedLane,
     VerifiedPartition,
+    VerifiedStream,
     WorkqueueOptions,
 )
 from gpustreamlab.model._trace import Trace
@@ -93,8 +93,8 @@ __all__ = [
     "Trace",
     "TraceMetadata",
     "Verification",
-    "VerifiedLane",
     "VerifiedPartition",
+    "VerifiedStream",
     "WorkDetail",
     "WorkqueueOptions",
     "check_fields",

@@ -14,10 +14,8 @@ from gpustreamlab.errors import OptionError, TraceError, nearest_hint
 from gpustreamlab.model._fields import Checked, Count, Whole
 from gpustreamlab.typing import EdgeKind, FloatArray, Int8Array, Int32Array, Int64Array, SpanKind
 
-SPAN_KINDS = tuple(SpanKind)
-"""Span kinds by their code in `Trace.kind`."""
-DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
-"""Kinds of spans that are work on the device, whatever the tier."""
+SPAN_KINDS = tuple(SpanKind)  # Span kinds by their code in `Trace.kind`
+DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)  # Kinds of spans that are work on the device, whatever the tier
 
 COLUMN_DTYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
     {

@@ -14,8 +14,7 @@ from gpustreamlab.model._fields import Checked, Count, Told, Whole, html_table, 
 from gpustreamlab.model._partition import SMResource
 from gpustreamlab.typing import CaptureTier, Feature, Int64Array, LaneKind, MarkerKind, NoteKind
 
-BENCH = "bench/"
-"""How names of lanes begin that the user's session has for streams on which work is measured."""
+BENCH = "bench/"  # How names of lanes begin that the user's session has for streams on which work is measured
 _TOOLS = re.compile(rf"(^|:){BENCH}")  # engines and cards stand before a name, with a colon
 
 
@@ -322,22 +321,17 @@ def interpolate(at_ns: Int64Array, values: Int64Array, times_ns: Int64Array) -> 
 COLUMNS_BACKEND = "columns"
 """Name of the backend of traces that were made of plain columns: how those were measured is not known."""
 
-KINETO_BACKEND = "kineto"
-"""Name of the backend of traces that were read from files of PyTorch's profiler."""
-NSYS_BACKEND = "nsys"
-"""Likewise, of Nsight Systems."""
-CHROME_BACKEND = "chrome"
-"""Likewise, of JSON in Chrome's trace event format that none of those wrote."""
-PERFETTO_BACKEND = "perfetto"
-"""Likewise, of Perfetto's traces."""
+KINETO_BACKEND = "kineto"  # Name of the backend of traces that were read from files of PyTorch's profiler
+NSYS_BACKEND = "nsys"  # Likewise, of Nsight Systems
+CHROME_BACKEND = "chrome"  # Likewise, of JSON in Chrome's trace event format that none of those wrote
+PERFETTO_BACKEND = "perfetto"  # Likewise, of Perfetto's traces
 PREDICTED = "none: predicted"
 """How `TraceMetadata.clock` begins where no clock was read: the times are those of a plan or a prediction."""
 
 NO_COMMON_TIME = "Engines are simulated: the time of each begins at 0, so times of two engines cannot be compared."
 """Stands in `TraceMetadata.missing` of a trace of several processes whose times say nothing about each other."""
 
-SCHEMA_VERSION = 3
-"""Version of the columns and metadata that this package writes; it reads this one and every older one."""
+SCHEMA_VERSION = 3  # Version of the columns and metadata that this package writes; it reads this one and every older one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

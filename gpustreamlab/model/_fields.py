@@ -14,12 +14,9 @@ import numpy as np
 
 from gpustreamlab.errors import GPUStreamLabError, InvalidNameError, TraceError, nearest_hint
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""A whole number that is not negative."""
-Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
-"""A whole number of at least 1."""
-Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""A whole number of 64 bits."""
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # A whole number that is not negative
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]  # A whole number of at least 1
+Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # A whole number of 64 bits
 
 
 def check_fields(value: Any, error: type[GPUStreamLabError] = TraceError) -> None:
@@ -98,10 +95,8 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], sides: str
     return f"<table>{row('th', head, head_sides or sides)}{body}</table>"
 
 
-MAX_NAME_LENGTH = 100
-"""Longest name of a stream or partition, in characters."""
-NAME_LIMIT = 80
-"""How many characters of a name a screen shows."""
+MAX_NAME_LENGTH = 100  # Longest name of a stream or partition, in characters
+NAME_LIMIT = 80  # How many characters of a name a screen shows
 _NAME_SIGNS = frozenset("_-.+:/#@")
 
 

@@ -234,8 +234,7 @@ def _unpack(metadata: dict[bytes, bytes], key: bytes, names: tuple[str, ...]) ->
         raise TraceError(f"Its table {key.decode()} cannot be read: {error} {_SAVE_AGAIN}") from error
 
 
-REASON_CHARACTERS = 240
-"""How much is told of what pyarrow says; some versions say a paragraph."""
+REASON_CHARACTERS = 240  # How much is told of what pyarrow says; some versions say a paragraph
 
 
 def write_trace(trace: Trace, path: str | PathLike[str]) -> None:

@@ -16,8 +16,7 @@ from gpustreamlab.model._device import ClockOffset, Device, Lane, TraceMetadata,
 from gpustreamlab.model._trace import Trace
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 
-SAME_CALL_NS = 100_000
-"""Two records of one call differ by no more than this, by two clocks."""
+SAME_CALL_NS = 100_000  # Two records of one call differ by no more than this, by two clocks
 _HOST = SPAN_KINDS.index(SpanKind.HOST)
 _WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work")

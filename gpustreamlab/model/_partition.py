@@ -193,7 +193,7 @@ class VerifiedPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedLane:
+class VerifiedStream:
     """Where the work of one stream ran."""
 
     name: str
@@ -219,7 +219,7 @@ class Verification:
     """How many SMs it has."""
     partitions: tuple[VerifiedPartition, ...]
     """The partitions of the layout, in its order."""
-    lanes: tuple[VerifiedLane, ...]
+    streams: tuple[VerifiedStream, ...]
     """The streams of the session."""
     duration_ns: int
     """How long the host waited for it, in ns of the backend's host clock."""
@@ -244,7 +244,7 @@ class Verification:
     @property
     def is_confined(self) -> bool:
         """True if no stream was seen outside its partition."""
-        return not any(lane.outside for lane in self.lanes)
+        return not any(stream.outside for stream in self.streams)
 
     @property
     def holds(self) -> bool:
@@ -261,10 +261,10 @@ class Verification:
         rows: list[tuple[object, ...]] = [
             (f"partition {part.name}", part.requested_sms, part.granted_sms, len(part.sm_ids), "") for part in self.partitions
         ]
-        for lane in self.lanes:
-            where = "the whole card" if lane.partition is None else lane.partition
-            sms = granted.get(lane.partition or "", self.sm_count)
-            rows.append((f"stream {lane.name} in {where}", "", sms, len(lane.inside), len(lane.outside)))
+        for stream in self.streams:
+            where = "the whole card" if stream.partition is None else stream.partition
+            sms = granted.get(stream.partition or "", self.sm_count)
+            rows.append((f"stream {stream.name} in {where}", "", sms, len(stream.inside), len(stream.outside)))
         head = ("", "requested SMs", "granted SMs", "seen inside", "seen outside")
         table = html_table(head, rows, "lrrrr", head_sides="lllll")
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
@@ -285,12 +285,12 @@ class Verification:
             f"  partition {part.name}: asked for {part.requested_sms}, granted {part.granted_sms}, seen {len(part.sm_ids)} SMs"
             for part in self.partitions
         ]
-        lanes = [
-            f"  stream {lane.name} ({lane.partition or 'whole card'}): "
-            f"{len(lane.inside)} SMs inside, {len(lane.outside)} outside"
-            for lane in self.lanes
+        streams = [
+            f"  stream {stream.name} ({stream.partition or 'whole card'}): "
+            f"{len(stream.inside)} SMs inside, {len(stream.outside)} outside"
+            for stream in self.streams
         ]
-        return [*parts, *lanes, *(f"  {note}" for note in self._notes())]
+        return [*parts, *streams, *(f"  {note}" for note in self._notes())]
 
     def _notes(self) -> list[str]:
         notes = [f"Partitions {first} and {second} share {count} SMs." for first, second, count in self.shared]
@@ -300,7 +300,7 @@ class Verification:
             for part in self.partitions
             if not part.is_complete
         ]
-        whole = [lane.name for lane in self.lanes if lane.partition is None]
+        whole = [stream.name for stream in self.streams if stream.partition is None]
         if self.partitions and whole:
             notes.append(f"Streams on the whole card share SMs with every partition: {', '.join(whole)}.")
         return notes

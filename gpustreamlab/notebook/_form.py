@@ -154,7 +154,7 @@ def _proof(state: PartitionerState, row: DraftRow, part: Partition | None) -> tu
     verification = state.verification
     if verification is None:
         return seen_text, is_short
-    outside = sorted({sm for lane in verification.lanes if lane.partition == used.name for sm in lane.outside})
+    outside = sorted({sm for one in verification.streams if one.partition == used.name for sm in one.outside})
     shared = [pair for pair in verification.shared if used.name in pair[:2]]
     notes = [f"{len(outside)} outside"] if outside else []
     notes += [f"{count} shared with {second if first == used.name else first}" for first, second, count in shared]

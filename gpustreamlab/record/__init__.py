@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpustreamlab.record._card_clocks import CardClocks
 from gpustreamlab.record._chunks import (
     DEPENDENCY_COLUMNS,
     FIRST_WORK_NUMBER,
@@ -15,18 +14,16 @@ from gpustreamlab.record._chunks import (
     make_samples,
     thinned,
 )
-from gpustreamlab.record._extents import Intervals, RowFinder, find_innermost
-from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, NO_UNENDED, Unended
-from gpustreamlab.record._journal import JoinedJournal, Journal, capture_windows
-from gpustreamlab.record._names import cut_text
+from gpustreamlab.record._extents import RowFinder
+from gpustreamlab.record._in_flight import NO_UNENDED, Unended
+from gpustreamlab.record._journal import CardClocks, JoinedJournal, Journal, capture_windows
 from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, LossReport, Recorder
-from gpustreamlab.record._tables import KEPT_MARKERS, Tables
+from gpustreamlab.record._tables import KEPT_MARKERS, Tables, cut_text
 from gpustreamlab.record._trace_maker import NO_DEPENDENCIES, TraceData, build_trace, counters_of, fold
 from gpustreamlab.record._work import MAX_FULL_NAME
 
 __all__ = [
-    "DEFAULT_PENDING_LIMIT",
     "DEFAULT_RING_SIZE",
     "DEPENDENCY_COLUMNS",
     "FIRST_WORK_NUMBER",
@@ -43,7 +40,6 @@ __all__ = [
     "CardClocks",
     "Chunk",
     "ChunkLog",
-    "Intervals",
     "JoinedJournal",
     "Journal",
     "LaneWriter",
@@ -61,7 +57,6 @@ __all__ = [
     "capture_windows",
     "counters_of",
     "cut_text",
-    "find_innermost",
     "fold",
     "join",
     "make_samples",

@@ -19,8 +19,7 @@ import numpy as np
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Marker, WorkDetail
-from gpustreamlab.record._names import CodeTable
-from gpustreamlab.record._tables import KEPT_MARKERS, Tables
+from gpustreamlab.record._tables import KEPT_MARKERS, CodeTable, Tables
 from gpustreamlab.typing import BoolArray, Int64Array
 
 SPAN_COLUMNS = (
@@ -58,9 +57,8 @@ SAMPLE_EVERY_NS = 1_000_000
 higher: without the first, memory would be unknown while the first work runs."""
 CHUNK_ROWS = 32_768  # A chunk is closed with so many rows; it has at most twice as many
 CHUNK_PARTS = 256  # A chunk is closed with so many parts
-SMALL_ROWS = 256  # A chunk of fewer rows is joined with the next one where nobody has a place between them
-KEPT_CHUNKS = 1_024  # Beyond so many, the older half is joined into few
-KEPT_PLACES = 16_384  # Places of readers that are known though their chunks were joined, for 14 minutes and more
+KEPT_CHUNKS = 2_048
+"""Beyond so many, the older half is joined into few: a reader that was away for a minute or more then reads all anew."""
 START = 0  # Where every reader begins
 
 _ROWS, _PAIRS = np.empty((len(SPAN_COLUMNS), 0), np.int64), np.empty((2, 0), np.int64)
@@ -214,17 +212,14 @@ class ChunkLog:
         self._begin()
 
     def _begin(self) -> None:
-        self.place += 1  # so that no place of a reader is known
+        self.place = self._base = self.place + 1  # so that no place of a reader is known
         self._chunks: list[Chunk] = []
         self._tail: list[Chunk] = []
         self._pairs: list[tuple[int, int]] = []
         self._tail_rows = 0
-        self._held = self.place  # the newest place that a reader has
         self._told = dict.fromkeys(self._codes, 0)
         self._counts = dict.fromkeys(self._limits, 0)
         self._oldest = dict.fromkeys(self._limits, 0)  # the first chunk that may have some of a kind
-        self._totals = (0,) * len(_KINDS)  # how many of each kind were told
-        self._places: dict[int, tuple[int, ...]] = {}  # that, by the place of a reader
         self.tables: Tables | None = None  # As they were told last
         self.appended_count = 0  # Rows so far, those that are gone too
 
@@ -274,27 +269,15 @@ class ChunkLog:
             self.place += 1
             self._tail, self._pairs, self._tail_rows = [], [], 0
             chunk.rows.flags.writeable = False
-            told = chunk._replace(place=self.place, is_anew=False)
-            if self._chunks and self._chunks[-1].place != self._held and self._chunks[-1].row_count < SMALL_ROWS:
-                told = join([self._chunks.pop(), told])
-            self._chunks.append(told)
+            self._chunks.append(chunk._replace(place=self.place, is_anew=False))
             self.tables = self.tables if tables is None and chunk.tables is None else chunk.tables
             for name, values in new.items():
                 self._told[name] += len(values)
-            self._totals = tuple(total + _count(chunk, kind) for total, kind in zip(self._totals, _KINDS, strict=True))
             self._drop_oldest(chunk)
             if len(self._chunks) > KEPT_CHUNKS:
                 self._join_older()
 
-    def read(
-        self,
-        since: int = START,
-        *,
-        until: int | None = None,
-        rows_from: int = START,
-        most: int | None = None,
-        is_held: bool = True,
-    ) -> Chunk:
+    def read(self, since: int = START, *, until: int | None = None, rows_from: int = START, most: int | None = None) -> Chunk:
         """Return what is new since a place, closed by now; everything, and `Chunk.is_anew`, where the place is not known.
 
         Parameters
@@ -307,36 +290,15 @@ class ChunkLog:
             Leave out rows of chunks before this place.
         most
             How many rows are enough; `Chunk.place` tells how far that came.
-        is_held
-            Whether the reader will go on from there.
         """
-        first, known = self._behind(since), self._places.get(since)
-        if since == self.place or (first > 0 and self._chunks[first - 1].place == since):
-            known = None  # a chunk begins there
-        elif known is None:
-            first = -1
-        found = self._chunks[max(0, first) : None if until is None else self._behind(until)]
-        if most is not None and known is None:
+        first = self._behind(since)
+        is_known = since == (self._chunks[first - 1].place if first else self._base)
+        found = self._chunks[first if is_known else 0 : None if until is None else self._behind(until)]
+        if most is not None:
             enough = np.searchsorted(np.cumsum([chunk.row_count for chunk in found]), most)
             found = found[: int(enough) + 1]
-        told = join(found, rows_from=rows_from) if found else Chunk(place=since if first >= 0 else self.place)
-        if known is not None:
-            told = self._newest(told, known)
-        if is_held:
-            self._held = max(self._held, told.place)
-            if told.place == self.place:
-                self._places[told.place] = self._totals
-                if len(self._places) > KEPT_PLACES:
-                    del self._places[next(iter(self._places))]
-        return told._replace(is_anew=True) if first < 0 else told
-
-    def _newest(self, told: Chunk, known: tuple[int, ...]) -> Chunk:
-        """Return what was told since there were so many of each kind, of all from somewhere before that."""
-        wanted = [total - before for total, before in zip(self._totals, known, strict=True)]
-        for kind, most in zip(_KINDS, wanted, strict=True):
-            if (there := _count(told, kind)) > most:
-                told = _without(told, kind, there - most)
-        return told._replace(missed=wanted[0] - told.row_count)
+        told = join(found, rows_from=rows_from) if found else Chunk(place=self.place)
+        return told if is_known else told._replace(is_anew=True)
 
     def _behind(self, place: int) -> int:
         """Return the index of the first chunk behind a place."""

@@ -13,7 +13,7 @@ import numpy as np
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import Backend, RangeTimes
-from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
+from gpustreamlab.errors import DeviceError, GPUStreamLabError
 from gpustreamlab.record._chunks import SPAN_COLUMNS, Chunk, ChunkLog
 from gpustreamlab.record._extents import NEVER, RANGE_CODE, Intervals, RowFinder, WorkExtents, find_innermost
 from gpustreamlab.record._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
@@ -21,8 +21,7 @@ from gpustreamlab.typing import Int64Array
 
 TIMED_BY_WORK = -1
 """Stands in the column ``correlation``, which says nothing else of a range, where it was timed by the work inside it."""
-DEFAULT_PENDING_LIMIT = 65_536
-"""Closed ranges of one lane and thread whose device work has not ended, beyond which new ones are dropped."""
+PENDING_LIMIT = 65_536  # Closed ranges of a stream and thread that wait for the device; later ones are dropped and counted
 IDLE_PAIRS = 65_536  # Pairs of events kept for later ranges; more go back to the backend's pool
 CLOSED_RANGES = 262_144  # Ranges in the log that launches are looked up in, while kernels are captured; the newest count
 
@@ -93,15 +92,9 @@ class Recent:
 class RangesInFlight:
     """The ranges of all lanes on their way into the log. Who changes them holds `lock`."""
 
-    def __init__(self, backend: Backend, log: ChunkLog, pending_limit: int) -> None:
-        if type(pending_limit) is not int or pending_limit < 1:
-            raise OptionError(
-                f"pending_limit is {pending_limit!r}; it must be a number of ranges, at least 1. "
-                "Use gpustreamlab.Session(pending_limit=65_536)."
-            )
+    def __init__(self, backend: Backend, log: ChunkLog) -> None:
         self._backend = backend
         self._log = log
-        self._pending_limit = pending_limit
         self.lock = process_lock()  # The recorder's
         self._is_collecting = False
         self._extents = WorkExtents()
@@ -133,7 +126,7 @@ class RangesInFlight:
     @property
     def first_collection_at(self) -> int:
         """How many closed ranges of a new writer bring about its first collection in passing."""
-        return min(COLLECT_EVERY, self._pending_limit + 1)
+        return min(COLLECT_EVERY, PENDING_LIMIT + 1)
 
     def add_lane(self, recorded: RecordedLane) -> None:
         """Take in a lane; those from which nothing more can come go."""
@@ -163,19 +156,12 @@ class RangesInFlight:
                     found.append(one)
                     parent = number
             for lane in self.lanes:
-                for started in tuple(lane.started):
-                    events, name, opened_ns, number, parent, _ = started.row
-                    found.append(InFlight(number, parent, lane, name, _NO_THREAD, opened_ns, NEVER, events[0] is None))
+                found += [_in_flight(lane, started.row, _NO_THREAD) for started in tuple(lane.started)]
         return found
 
     def closed(self) -> list[InFlight]:
         """Return the ranges that are closed and not in the log."""
-        return [
-            InFlight(number, parent, lane, name, thread, opened_ns, closed_ns, events[0] is None)
-            for lane in self.lanes
-            for queue, thread in lane.queues()
-            for events, name, opened_ns, number, parent, closed_ns in queue
-        ]
+        return [_in_flight(lane, row, thread) for lane in self.lanes for queue, thread in lane.queues() for row in queue]
 
     def first_of_lanes(self) -> dict[int, tuple[InFlight, int]]:
         """Return by lane the range that was opened first and has not ended, and how many there are; in bounded time."""
@@ -193,28 +179,24 @@ class RangesInFlight:
                 handed_over = [row for row, _ in lane.handed_over[:NESTED]]
                 for rows, count, thread in (*queues, (handed_over, len(lane.handed_over), _NO_THREAD)):
                     if rows:  # a range closes after those within it
-                        events, name, opened_ns, number, parent, closed_ns = min(rows, key=lambda row: row[2])
-                        by_work = events[0] is None
-                        note(InFlight(number, parent, lane, name, thread, opened_ns, closed_ns, by_work), count)
+                        note(_in_flight(lane, min(rows, key=lambda row: row[2]), thread), count)
         return found
 
     def find_unended(self, columns: Mapping[str, Int64Array]) -> Unended:
         """Find the ranges that enclose rows and have not ended."""
-        parent = columns["parent"][columns["parent"] >= 0]
-        if not len(parent):
+        around = distinct(columns["parent"][columns["parent"] >= 0])[0]
+        missing = around[RowFinder(columns["number"]).rows_of(around) < 0].tolist()
+        if not missing:
             return NO_UNENDED
-        around = distinct(parent)[0]
-        missing = {*around[RowFinder(columns["number"]).rows_of(around) < 0].tolist()}
+        known = {one.number: one for one in self.open()}
+        if any(number not in known for number in missing):
+            known |= {one.number: one for one in self.closed()}
         found: dict[int, InFlight] = {}
-        known: dict[int, InFlight] = {}
-        for look in (self.open, self.closed):
-            if missing - found.keys():
-                known |= {one.number: one for one in look()}
-                for wanted in missing:
-                    number = wanted
-                    while number in known and number not in found:
-                        found[number] = known[number]
-                        number = known[number].parent
+        for wanted in missing:
+            number = wanted
+            while number in known and number not in found:
+                found[number] = known[number]
+                number = known[number].parent
         rows = [(one.number, one.parent, one.lane.index, one.opened_ns) for one in found.values()]
         return Unended(*np.array(rows, np.int64).reshape(-1, 4).T.copy())
 
@@ -258,9 +240,9 @@ class RangesInFlight:
         lane.handed_over.append((row, thread))
         if lane.is_retired and lane not in self.places_of(lane.index):
             self._places[lane.index] = (*self.places_of(lane.index), lane)  # it counted as spent while the range was open
-        if len(lane.handed_over) % COLLECT_EVERY == 0 or len(lane.handed_over) > self._pending_limit:
+        if len(lane.handed_over) % COLLECT_EVERY == 0 or len(lane.handed_over) > PENDING_LIMIT:
             self.collect()
-        if len(lane.handed_over) > self._pending_limit:
+        if len(lane.handed_over) > PENDING_LIMIT:
             self._release([lane.handed_over.pop()[0]])
             self.overflowed_count += 1
 
@@ -269,10 +251,10 @@ class RangesInFlight:
         with self.lock:
             self.collect()
             waiting = writer.finished
-            while len(waiting) > self._pending_limit:
+            while len(waiting) > PENDING_LIMIT:
                 self._release([waiting.pop()])
                 self.overflowed_count += 1
-            writer.collect_at = min(len(waiting) + COLLECT_EVERY, self._pending_limit + 1)
+            writer.collect_at = min(len(waiting) + COLLECT_EVERY, PENDING_LIMIT + 1)
 
     def collect(self, only: RecordedLane | None = None) -> None:
         """Move ranges whose device work has ended into the log, of all lanes or of one. Never waits for the device."""
@@ -315,7 +297,7 @@ class RangesInFlight:
             # Not before: who collects meanwhile would take ranges without this work. A stream ends its work in the order of
             # the launches.
             lane, launched_ns = work[:2]
-            newest = {one: int(launched_ns[lane == one].max()) - 1 for one in np.unique(lane).tolist()}
+            newest = {one: int(launched_ns[lane == one].max()) - 1 for one in set(lane.tolist())}
             for known, told in ((self._told_until, told_until), (self._done_until, newest), (self._done_until, idle)):
                 for key, until_ns in told.items():
                     known[key] = max(until_ns, known.get(key, -1))
@@ -347,6 +329,8 @@ class RangesInFlight:
             for one in (*self.open(), *self.closed())
             if one.is_timed_by_work
         ]
+        if not rows and not work.shape[1]:
+            return
         whole = np.array(rows, np.int64).reshape(-1, 4).T
         # One that was closed in between is seen twice; as closed it comes first.
         whole = whole[:, np.lexsort((whole[3], whole[0]))]
@@ -367,7 +351,9 @@ class RangesInFlight:
                     known = [(writer.ident, row[2], row[5], row[3], lane.index) for row in rows]
                     self._closed.append(np.array(known, np.int64).T)
                 block = self._rows(lane, rows, [writer.thread] * len(rows))
-                with delayed_interrupts():  # a row is either waiting or in the log
+                # A row is either waiting or in the log. Ctrl-C alone is held back: what a handler of another signal raises just
+                # here (an alarm) leaves the rows in both, and they are counted twice.
+                with delayed_interrupts():
                     self._log.append(block)
                     writer.finished[:count] = kept
                 self._release(rows)
@@ -479,6 +465,11 @@ class RangesInFlight:
         if waiting and is_over(waiting[-1][0][1]):
             return len(waiting)
         return bisect_left(waiting, 1, key=lambda row: int(not is_over(row[0][1])))
+
+
+def _in_flight(lane: RecordedLane, row: FinishedRange, thread: int) -> InFlight:
+    events, name, opened_ns, number, parent, closed_ns = row
+    return InFlight(number, parent, lane, name, thread, opened_ns, closed_ns, events[0] is None)
 
 
 def to_clock(backend: Backend, host_ns: Int64Array) -> Int64Array:

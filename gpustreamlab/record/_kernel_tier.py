@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from pathlib import PurePath
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from gpustreamlab._util.background import Updater
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.record._chunks import Chunk, join
 from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
-from gpustreamlab.record._stacks import StackSampler
-from gpustreamlab.record._work import WorkReader
+from gpustreamlab.record._work import NO_WORK, WorkReader
 from gpustreamlab.typing import CaptureTier, Int64Array
 
 _log = logging.getLogger(__name__)
@@ -28,41 +34,37 @@ class CaptureWindows:
     """From when to when kernels were captured, on the backend's clock."""
 
     def __init__(self) -> None:
-        self._closed: list[tuple[int, int]] = []
-        self._open_ns: int | None = None
+        self._windows: list[tuple[int, int | None]] = []  # one that is open, which is the last, has no end
 
     @property
     def were_any(self) -> bool:
         """True if kernels are captured, or were."""
-        return bool(self._closed) or self._open_ns is not None
+        return bool(self._windows)
 
     @property
     def is_open(self) -> bool:
         """True while kernels are captured."""
-        return self._open_ns is not None
+        return bool(self._windows) and self._windows[-1][1] is None
 
     def open(self, now_ns: int) -> None:
         """Note that kernels are captured from now on."""
-        self._open_ns = now_ns
+        self._windows.append((now_ns, None))
 
     def close(self, now_ns: int) -> None:
         """Note that they are not any more; nothing to do where they were not."""
-        if self._open_ns is None:
-            return
-        self._closed.append((self._open_ns, max(self._open_ns, now_ns)))
-        self._open_ns = None
-        if len(self._closed) > KEPT_WINDOWS:
-            self._closed[:2] = [(self._closed[0][0], self._closed[1][1])]
+        if self.is_open:
+            begin_ns = self._windows[-1][0]
+            self._windows[-1] = begin_ns, max(begin_ns, now_ns)
+            if len(self._windows) > KEPT_WINDOWS:
+                self._windows[:2] = [(self._windows[0][0], self._windows[1][1])]
 
     def until(self, now_ns: Callable[[], int]) -> tuple[tuple[int, int], ...]:
         """Return all windows; one that is open ends now."""
-        if self._open_ns is None:
-            return tuple(self._closed)
-        return (*self._closed, (self._open_ns, max(self._open_ns, now_ns())))
+        return tuple((begin, max(begin, now_ns()) if end is None else end) for begin, end in [*self._windows])
 
     def clear(self) -> None:
         """Forget those that are closed."""
-        self._closed.clear()
+        self._windows = self._windows[-1:] if self.is_open else []
 
 
 class KernelTier:
@@ -277,20 +279,21 @@ class KernelTier:
                 asked_host_ns = self._backend.host_time_ns()
                 idle = self._in_flight.find_idle()
                 activities = source.drain(is_last=is_last)
-                if len(activities.calls) or len(activities.annotations) or self._stacks.is_on:
+                told, work = Chunk(), NO_WORK
+                if activities.names or len(activities.dependencies) or self._reader.waiting or self._stacks.has_looks:
                     self._threads.look(self._backend.host_time_ns())
-                told = self._reader.read(
-                    activities,
-                    source,
-                    self._find_ranges,
-                    with_calls=self.keeps_calls,
-                    is_complete=is_complete or is_last,
-                )
-                told = join([told, self._read_stacks()])
-            if len(activities.work):
-                self._noisy_ns = asked_host_ns
+                    told, work = self._reader.read(
+                        activities,
+                        source,
+                        self._find_ranges,
+                        with_calls=self.keeps_calls,
+                        is_complete=is_complete or is_last,
+                    )
+                    told = join([told, self._read_stacks()])
+                    if len(activities.work):
+                        self._noisy_ns = asked_host_ns
             idle_until = dict.fromkeys(idle, asked_host_ns)
-            self._in_flight.store(told, self._reader.launched, activities.told_until, idle_until)
+            self._in_flight.store(told, work, activities.told_until, idle_until)
             self._error_ns = max(self._error_ns, source.error_ns)
             self._taken_ns, self._taken_host_ns = asked_ns, asked_host_ns
             lost = source.lost_reason if self.is_on else ""
@@ -371,3 +374,143 @@ class KernelTier:
 def observing(backend: Backend) -> AbstractContextManager[None]:
     """Let this thread's questions cost the simulated device no virtual time; on a GPU this does nothing."""
     return cast(AbstractContextManager[None], getattr(backend, "observing", nullcontext)())
+
+
+# Samples of the Python stacks of threads that launch work
+
+STACK_HZ = 200.0  # Looks a second, at most: each waits for the interpreter, which a busy thread keeps for up to 5 ms
+MOST_NS = 20_000_000  # For how long a look stands at most: where no thread could look for longer, nobody knows
+MAX_FRAMES = 12  # Frames that are kept of a stack, from the innermost on
+MAX_DEPTH = 100  # So many frames are looked through for them
+KEPT_LOOKS = 4_000  # Looks at one thread that wait to be taken, 20 s; the newest count. Once it has launched, that is every 2 s
+HELPER_PREFIX = "gpustreamlab"  # How threads of this package are named
+
+_PASSED = frozenset({"gpustreamlab", "threading", "contextlib"})
+"""Modules whose frames are passed over: who calls them is named."""
+
+
+class StackBatch(NamedTuple):
+    """Samples of threads that launched work; shape (n_samples,) each."""
+
+    thread: Int64Array  # As in `CallBatch.thread`
+    start_host_ns: Int64Array  # When it was looked, on the host's clock
+    end_host_ns: Int64Array  # When it was looked again, but no more than `MOST_NS` later
+    stack: Int64Array  # Index into `stacks`
+    stacks: tuple[tuple[str, str], ...]  # Each stack: its innermost function, and all that is kept of it, from the outermost on
+
+
+class StackSampler:
+    """Looks where threads stand in Python, some hundred times a second, from a thread of its own.
+
+    A look is kept until it is known whether its thread launches work: most threads of a notebook never do.
+    """
+
+    def __init__(self, glance_ns: Callable[[], int]) -> None:
+        self._glance_ns = glance_ns
+        self._looks: dict[int, deque[tuple[int, tuple[CodeType, ...]]]] = {}
+        self._updater: Updater | None = None
+        self._lock = process_lock()
+        self._launching: set[int] = set()
+        self.dropped_count = 0  # Samples of threads that launch which were not taken in time
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it looks."""
+        return self._updater is not None
+
+    @property
+    def has_looks(self) -> bool:
+        """Whether there may be something to take."""
+        return bool(self._looks)
+
+    def start(self) -> None:
+        """Look from now on. Idempotent."""
+        if self._updater is None:
+            self._looks.clear()
+            self._updater = Updater(_look_of(self), refresh_hz=STACK_HZ, name=f"{HELPER_PREFIX} stacks")
+            self._updater.start()
+
+    def stop(self) -> None:
+        """Look no more; what was seen can still be taken. Idempotent."""
+        updater, self._updater = self._updater, None
+        if updater is not None:
+            updater.stop()
+
+    def abandon(self) -> None:
+        """Forget the thread: in a forked child it is not there."""
+        self._updater = None
+
+    def look(self) -> None:
+        """Note where every thread stands but the one that asks."""
+        now_ns, own = self._glance_ns(), threading.get_ident()
+        for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented, and the only way
+            codes, thread = () if ident == own else _codes_of(frame), ident & 0xFFFF_FFFF
+            if codes:
+                with self._lock:
+                    looks = self._looks.setdefault(thread, deque(maxlen=KEPT_LOOKS))
+                    self.dropped_count += len(looks) == KEPT_LOOKS and thread in self._launching
+                    looks.append((now_ns, codes))
+
+    def take(self, launching: Container[int]) -> StackBatch:
+        """Return what was seen of the threads that launch work, but the last look while there will be another."""
+        alive = {one.ident & 0xFFFF_FFFF: one.name for one in threading.enumerate() if one.ident is not None}
+        rows: list[tuple[int, int, int, int]] = []
+        places: dict[tuple[int, ...], int] = {}
+        stacks: list[tuple[str, str]] = []
+        with self._lock:
+            now_ns = self._glance_ns()
+            for ident in [*self._looks]:
+                if ident not in launching or alive.get(ident, "").startswith(HELPER_PREFIX):
+                    if ident not in alive or not self.is_on:
+                        del self._looks[ident]
+                    continue
+                self._launching.add(ident)
+                looks = self._looks[ident]
+                while len(looks) > self.is_on:
+                    start_ns, codes = looks.popleft()
+                    key = tuple(map(id, codes))  # to hash code takes long
+                    if key not in places:
+                        places[key] = len(stacks)
+                        stacks.append(_texts(codes))
+                    end_ns = min(looks[0][0] if looks else now_ns, start_ns + MOST_NS)
+                    rows.append((ident, start_ns, end_ns, places[key]))
+        thread, start_host_ns, end_host_ns, stack = np.array(rows, np.int64).reshape(-1, 4).T
+        return StackBatch(thread, start_host_ns, end_host_ns, stack, tuple(stacks))
+
+
+def _look_of(sampler: StackSampler) -> Callable[[], bool]:
+    """Return what the thread does; it keeps no sampler alive that was lost."""
+    known = weakref.ref(sampler)
+
+    def look() -> bool:
+        alive = known()
+        if alive is not None:
+            alive.look()
+        return alive is not None
+
+    return look
+
+
+def _codes_of(frame: FrameType | None) -> tuple[CodeType, ...]:
+    """Return what runs in a frame and in those around it, from the innermost on; without what is passed over."""
+    codes: list[CodeType] = []
+    for _ in range(MAX_DEPTH):
+        if frame is None or len(codes) == MAX_FRAMES:
+            break
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _PASSED:
+            codes.append(frame.f_code)
+        frame = frame.f_back
+    return tuple(codes)
+
+
+def _texts(codes: tuple[CodeType, ...]) -> tuple[str, str]:
+    texts = [_text(code) for code in codes]
+    return texts[0], " > ".join(reversed(texts))
+
+
+def _text(code: CodeType) -> str:
+    """Name a function, its file and its first line; no folder, as that may name a person."""
+    path = PurePath(code.co_filename)
+    # IPython writes a cell into a folder of the kernel's, under a number.
+    file = "cell" if path.parent.name.startswith("ipykernel_") else path.name
+    return f"{code.co_qualname.rpartition('<locals>.')[2]} ({file}:{code.co_firstlineno})"

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
 from gpustreamlab._util.tasks import LoopWatch
 from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
-from gpustreamlab.record._names import cut_text
+from gpustreamlab.record._extents import NEVER
+from gpustreamlab.record._tables import cut_text
 
 if TYPE_CHECKING:
     from gpustreamlab.backends import BackendStream, ContextSpec
     from gpustreamlab.model import Lane, Partition
-    from gpustreamlab.record._names import Threads
     from gpustreamlab.record._recorder import Recorder
+    from gpustreamlab.record._tables import Threads
 
 _log = logging.getLogger(__name__)
 
@@ -466,7 +467,7 @@ class OpenRange(ProcessBound):
         events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work or self._is_ended else recorder.new_pair()
         self._record(events[0])
         lane.last_number = number = next(recorder.numbers)
-        self.row: FinishedRange = (events, code, opened_ns, number, state.top_number, -1)
+        self.row: FinishedRange = (events, code, opened_ns, number, state.top_number, NEVER)
         """What it is once it is closed, but for when that was."""
         with recorder.lock:
             if not self._is_ended:

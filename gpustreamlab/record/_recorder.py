@@ -16,11 +16,10 @@ from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceErro
 from gpustreamlab.model import Lane, Layout, Marker, Partition, Trace
 from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, RECORDERS, START, Chunk, ChunkLog
 from gpustreamlab.record._extents import Checkpoints
-from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, Unended, is_done
+from gpustreamlab.record._in_flight import RangesInFlight, Unended, is_done
 from gpustreamlab.record._kernel_tier import KernelTier, observing
-from gpustreamlab.record._names import MAX_LABEL_LENGTH, CodeTable, cut_text
 from gpustreamlab.record._ranges import NO_EVENTS, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
-from gpustreamlab.record._tables import SessionTables, Tables
+from gpustreamlab.record._tables import MAX_LABEL_LENGTH, CodeTable, SessionTables, Tables, cut_text
 from gpustreamlab.record._trace_maker import fold
 from gpustreamlab.record._work import WorkReader
 from gpustreamlab.typing import MarkerKind
@@ -47,9 +46,7 @@ class Recorder:
     The kernel tier, where it is started.
     """
 
-    def __init__(
-        self, backend: Backend, *, ring_size: int = DEFAULT_RING_SIZE, pending_limit: int = DEFAULT_PENDING_LIMIT
-    ) -> None:
+    def __init__(self, backend: Backend, *, ring_size: int = DEFAULT_RING_SIZE) -> None:
         self._backend = backend
         self._checkpoints = Checkpoints()
         self._version: tuple[object, ...] = ()
@@ -78,7 +75,7 @@ class Recorder:
             "counter_names": reader.counter_names,
         }
         self.log = ChunkLog(ring_size, codes, self._describe)  # What has ended
-        self.in_flight = RangesInFlight(backend, self.log, pending_limit)  # Ranges that are not in the log yet
+        self.in_flight = RangesInFlight(backend, self.log)  # Ranges that are not in the log yet
         self.lock = self.in_flight.lock
         """Held where the log and ranges on their way change; never while anybody waits for the device."""
         self.pop_pair = self.in_flight.idle_pairs.pop
@@ -398,7 +395,7 @@ class Recorder:
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
         self.kernels.take()
-        told = self.changes(collects=False, rows_from=self._checkpoints.place(since), is_held=False)
+        told = self.changes(collects=False, rows_from=self._checkpoints.place(since) if since >= 0 else START)
         if since >= 0:
             told = told._replace(rows=told.rows[:, self._checkpoints.find_later(told.columns, since, self.to_clock_ns)])
         # The errors of the clock, and when kernels were captured, are known better by now.

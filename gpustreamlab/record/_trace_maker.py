@@ -140,7 +140,8 @@ def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
     """Return a trace, in the order of the starts."""
     tables, columns, names, counters = data.tables, data.columns, data.names, data.counters
     were_captured = tables.metadata.tier is CaptureTier.KERNELS
-    if were_captured:
+    has_work = were_captured and bool(is_work(columns["kind"]).any())
+    if has_work:
         columns, names = add_graph_launches(columns, names, data.details)
     rows = _in_order(columns)
     place = RowFinder(rows["number"])
@@ -154,7 +155,7 @@ def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
     extra = extra_columns(rows, parent, data.details) if were_captured else {}
     if not tables.metadata.imported:  # what other tools tell has no numbers but those that its reader gave
         extra["number"] = rows["number"]
-    edges = _edges(rows, place, data.edges, data.dependencies if were_captured else None)
+    edges = _edges(rows, place, data.edges, data.dependencies if has_work else None)
     del place
     found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}
     return Trace(

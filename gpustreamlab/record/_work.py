@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,10 +24,11 @@ from gpustreamlab.backends import (
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
 from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, Chunk, columns_block, make_samples
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
-from gpustreamlab.record._names import OTHER_NAMES, CodeTable, cut_text, plain_text
-from gpustreamlab.record._stacks import StackBatch
-from gpustreamlab.record._tables import SessionTables
+from gpustreamlab.record._tables import OTHER_NAMES, CodeTable, SessionTables, cut_text, plain_text
 from gpustreamlab.typing import BoolArray, Int64Array
+
+if TYPE_CHECKING:
+    from gpustreamlab.record._kernel_tier import StackBatch
 
 DETAIL_LIMIT = 65_536  # Different details told apart in one session; later ones share one that says so
 DETAIL_CHARACTERS = 64 << 20  # Characters of all their names together, beyond which later ones share it too
@@ -238,6 +239,8 @@ Columns: TypeAlias = dict[str, Int64Array]
 FindRanges: TypeAlias = Callable[[Int64Array, Int64Array], Int64Array]
 """Returns the number of the range that threads had open at host times, or -1."""
 
+NO_WORK: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)  # Of no work what `WorkExtents.fold` takes
+
 WORK_CODES = tuple(SPAN_KINDS.index(kind) for kind in DEVICE_WORK)
 
 _DEFAULTS = {"partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0, "thread": -1, "parent": -1}
@@ -257,7 +260,7 @@ class WorkReader:
         self._between: dict[int, bool] = {}  # codes of copies between devices that were told of, and whether through the host
         self.lanes_of: Callable[[Int64Array], Int64Array] = np.zeros_like  # Returns the lane of each range by its number, or -1
         self.beside: tuple[WorkReader, ...] = ()  # Those of other devices of the process
-        self._waiting: Columns = {}
+        self.waiting: Columns = {}  # Work that waits for its call
         self._contexts: dict[int, int] = {}  # the backend's number of each context by that of the records
         self.keys = StreamKeys()  # Which streams the records name
         self.details = DetailTable()
@@ -265,8 +268,6 @@ class WorkReader:
         self.counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)  # Of what is told of streams
         self.refused_count = 0  # Records that make no sense, and are nowhere
         self.launching: set[int] = set()  # Threads that made calls, as in `CallBatch.thread`
-        self.launched: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)
-        """Of the work that `read` returned last: what `WorkExtents.fold` takes."""
 
     def note_context(self, told: int, number: int) -> None:
         """Note how records number a context that has a number here."""
@@ -280,39 +281,32 @@ class WorkReader:
         *,
         with_calls: bool,
         is_complete: bool,
-    ) -> Chunk:
-        """Return a batch as it is appended."""
+    ) -> tuple[Chunk, Int64Array]:
+        """Return a batch as it is appended, and of its work what `WorkExtents.fold` takes."""
         activities = _without_own(activities)
         codes = self._name_codes(activities, with_calls=with_calls)
         blocks = [
             self._read_annotations(activities.annotations, codes, find_ranges),
             *self._read_calls(activities.calls, codes, find_ranges, with_calls=with_calls),
-            self._read_work(activities, codes, source, is_complete=is_complete),
         ]
+        work, launched = self._read_work(activities, codes, source, is_complete=is_complete)
         told = Chunk(
-            rows=np.concatenate(blocks, axis=1),
+            rows=np.concatenate((*blocks, work), axis=1),
             dependencies=self._read_dependencies(activities, source),
             samples=self._read_memory(activities, source),
         )
         self._launches.trim()
-        return told
+        return told, launched
 
     def read_stacks(self, batch: StackBatch, start_ns: Int64Array, end_ns: Int64Array, find_ranges: FindRanges) -> Chunk:
         """Return the rows of samples of stacks, whose times on the backend's clock are given."""
         names = np.array([self._names.code(cut_text(name)) for name, _ in batch.stacks], np.int64)
         details = self.details.codes(WorkDetail(full_name=text) for _, text in batch.stacks)
-        row = {
-            "start_ns": start_ns,
-            "end_ns": np.maximum(start_ns, end_ns),
-            "queued_ns": start_ns,
-            "lane": self.threads.lanes(batch.thread, batch.start_host_ns),
-            "name": names[batch.stack],
-            "kind": np.full(len(start_ns), SAMPLE_CODE, np.int64),
-            "parent": find_ranges(batch.thread, batch.start_host_ns),
-            "thread": self.threads.codes(batch.thread, batch.start_host_ns),
-            "detail": details[batch.stack],
-        }
-        return Chunk(self._finish(row))
+        thread = self.threads.codes(batch.thread, batch.start_host_ns)
+        parent, end_ns = find_ranges(batch.thread, batch.start_host_ns), np.maximum(start_ns, end_ns)
+        return Chunk(
+            self._host_rows(SAMPLE_CODE, start_ns, end_ns, thread, parent, name=names[batch.stack], detail=details[batch.stack])
+        )
 
     def forget_calls(self) -> None:
         """Forget which calls were made: no work of theirs is to come."""
@@ -340,36 +334,19 @@ class WorkReader:
         self._launches.add(calls["correlation"], calls["start_ns"], thread, parent, calls["start_host_ns"])
         if not with_calls:
             return []
-        row = {
-            "start_ns": calls["start_ns"],
-            "end_ns": calls["end_ns"],
-            "queued_ns": calls["start_ns"],
-            "lane": self.threads.lanes(calls["thread"], calls["start_host_ns"]),
-            "name": names[calls["name"]],
-            "kind": np.full(len(parent), HOST_CODE, np.int64),
-            "parent": parent,
-            "thread": thread,
-            "size_bytes": calls["size_bytes"],
-            "correlation": calls["correlation"],
-        }
-        return [self._finish(row)]
+        told = {"name": names[calls["name"]], "size_bytes": calls["size_bytes"], "correlation": calls["correlation"]}
+        return [self._host_rows(HOST_CODE, calls["start_ns"], calls["end_ns"], thread, parent, **told)]
 
     def _read_annotations(self, batch: AnnotationBatch, names: Int64Array, find_ranges: FindRanges) -> Int64Array:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
         told = self._keep(_columns_of(batch), is_good)
-        row = {
-            "start_ns": told["start_ns"],
-            "end_ns": told["end_ns"],
-            "queued_ns": told["start_ns"],
-            "lane": self.threads.lanes(told["thread"], told["start_host_ns"]),
-            "name": names[told["name"]],
-            "kind": np.full(len(told["name"]), ANNOTATION_CODE, np.int64),
-            "parent": find_ranges(told["thread"], told["start_host_ns"]),
-            "thread": self.threads.codes(told["thread"], told["start_host_ns"]),
-        }
-        return self._finish(row)
+        thread = self.threads.codes(told["thread"], told["start_host_ns"])
+        parent = find_ranges(told["thread"], told["start_host_ns"])
+        return self._host_rows(ANNOTATION_CODE, told["start_ns"], told["end_ns"], thread, parent, name=names[told["name"]])
 
-    def _read_work(self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool) -> Int64Array:
+    def _read_work(
+        self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool
+    ) -> tuple[Int64Array, Int64Array]:
         batch = activities.work
         is_good = (
             _is_ordered(batch.start_ns, batch.end_ns)
@@ -384,21 +361,21 @@ class WorkReader:
                 self._between[int(names[place])] = name == STAGED_COPY
         work["name"] = names[work["name"]]
         work["detail"] = self.details.codes(map(self.labels.put_on, activities.details))[work["detail"]]
-        held_count = len(self._waiting.get("name", ()))
+        held_count = len(self.waiting.get("name", ()))
         if held_count:
-            work = {name: np.concatenate((self._waiting[name], column)) for name, column in work.items()}
+            work = {name: np.concatenate((self.waiting[name], column)) for name, column in work.items()}
         launch = self._launches.find(work["correlation"])
         waits = (launch < 0) & (work["correlation"] != 0)
         waits[:held_count] = False
         if is_complete or not waits.any():
-            self._waiting = {}
+            self.waiting = {}
         else:
-            self._waiting = {name: column[waits] for name, column in work.items()}
+            self.waiting = {name: column[waits] for name, column in work.items()}
             work = {name: column[~waits] for name, column in work.items()}
             launch = launch[~waits]
         return self._place_work(work, launch, source)
 
-    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> Int64Array:
+    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> tuple[Int64Array, Int64Array]:
         is_ours = self._are_ours(work, launch, source)
         if not is_ours.all():
             work, launch = {name: column[is_ours] for name, column in work.items()}, launch[is_ours]
@@ -408,10 +385,9 @@ class WorkReader:
         if self._between:
             self._place_between(work, lane, queued_ns, parent)
         told = np.stack((lane, launch_host_ns, work["start_ns"], work["end_ns"], work["correlation"]))
-        self.launched = told[:, launch >= 0]
         kept = ("start_ns", "end_ns", "name", "kind", "detail", "size_bytes", "correlation")
         found = {"queued_ns": queued_ns, "lane": lane, "partition": partition, "parent": parent, "thread": thread}
-        return self._finish({name: work[name] for name in kept} | found)
+        return self._finish({name: work[name] for name in kept} | found), told[:, launch >= 0]
 
     def _are_ours(self, work: Columns, launch: Int64Array, source: ActivitySource) -> BoolArray:
         """Tell what belongs to this session: what another does in its streams is in its own trace, but for a range of ours."""
@@ -485,6 +461,14 @@ class WorkReader:
             return columns
         self.refused_count += refused
         return {name: column[is_good] for name, column in columns.items()}
+
+    def _host_rows(
+        self, kind: int, start_ns: Int64Array, end_ns: Int64Array, thread: Int64Array, parent: Int64Array, **told: Int64Array
+    ) -> Int64Array:
+        """Return rows of what threads of the host did."""
+        times = {"start_ns": start_ns, "end_ns": end_ns, "queued_ns": start_ns}
+        whose = {"lane": self.threads.lanes(thread), "thread": thread, "parent": parent}
+        return self._finish(times | whose | told | {"kind": np.full(len(start_ns), kind, np.int64)})
 
     def _finish(self, row: Mapping[str, Int64Array]) -> Int64Array:
         """Return the rows of a chunk, with a number for each."""

@@ -15,7 +15,7 @@ from gpustreamlab.analysis import Share
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec, order_behind
 from gpustreamlab.errors import OptionError, PartitionError, PartitionInUseError, PartitionNotFoundError, nearest_hint
 from gpustreamlab.green import ContextCache, context_specs, fit_layout, plan_layout, warn_user
-from gpustreamlab.model import Lane, Layout, Partition, Verification, VerifiedLane, VerifiedPartition, WorkqueueOptions
+from gpustreamlab.model import Lane, Layout, Partition, Verification, VerifiedPartition, VerifiedStream, WorkqueueOptions
 from gpustreamlab.record import RecordedLane, Recorder
 from gpustreamlab.streams.life import SessionLocks
 from gpustreamlab.streams.stream import Stream
@@ -56,8 +56,8 @@ class SMProbe:
                 for part in layout or ()
                 if part.name in sm_ids
             ),
-            lanes=tuple(
-                _verified_lane(stream, ids.tolist(), sm_ids) for stream, ids in zip(streams, seen[len(own) :], strict=True)
+            streams=tuple(
+                _verified_stream(stream, ids.tolist(), sm_ids) for stream, ids in zip(streams, seen[len(own) :], strict=True)
             ),
             duration_ns=duration_ns,
             is_enforced=layout is None or layout.is_enforced,
@@ -96,11 +96,11 @@ class SMProbe:
         return sm_ids
 
 
-def _verified_lane(stream: Stream, seen: Sequence[int], sm_ids: Mapping[str, tuple[int, ...]]) -> VerifiedLane:
+def _verified_stream(stream: Stream, seen: Sequence[int], sm_ids: Mapping[str, tuple[int, ...]]) -> VerifiedStream:
     own = sm_ids.get(stream.partition or "")
     inside = tuple(sm for sm in seen if own is None or sm in own)
     outside = tuple(sm for sm in seen if own is not None and sm not in own)
-    return VerifiedLane(name=stream.name, partition=stream.partition, inside=inside, outside=outside)
+    return VerifiedStream(name=stream.name, partition=stream.partition, inside=inside, outside=outside)
 
 
 def read_plan(

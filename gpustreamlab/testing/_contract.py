@@ -420,7 +420,7 @@ def partitions_are_as_granted(open_session: OpenSession) -> None:
         proof = lab.partitions.verify()
         assert proof.holds, str(proof)
         assert sum(part.granted_sms for part in layout) + layout.remainder_sms == lab.device.sm_count
-        assert [len(lane.inside) for lane in proof.lanes[:2]] == [part.granted_sms for part in layout]
+        assert [len(one.inside) for one in proof.streams[:2]] == [part.granted_sms for part in layout]
         kept = lab.trace.layout
         assert kept is not None
         assert kept.has_verified_sms

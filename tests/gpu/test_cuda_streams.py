@@ -136,8 +136,9 @@ def test_a_later_session_uses_the_events_of_those_before_it(monkeypatch):
     assert len(made) < 20  # of 200 and more: CUPTI keeps a little of each one that it has seen
 
 
-def test_a_stalled_stream_drops_ranges_and_counts_them():
-    with Session("cuda", pending_limit=100, capture="ranges") as lab:
+def test_a_stalled_stream_drops_ranges_and_counts_them(monkeypatch):
+    monkeypatch.setattr("gpustreamlab.record._in_flight.PENDING_LIMIT", 100)
+    with Session("cuda", capture="ranges") as lab:
         lab.stream("a")
         with lab.on("a", "long"):
             spin(lab, 200_000_000)

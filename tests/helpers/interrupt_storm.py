@@ -10,6 +10,7 @@ import sys
 import numpy as np
 
 from gpustreamlab import Session
+from gpustreamlab.record import _in_flight
 from gpustreamlab.streams.selection import Selection
 from tests.helpers.instant_backend import InstantBackend
 
@@ -54,7 +55,8 @@ def main(interrupt_count):
 
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGALRM, send)
-    with Session(InstantBackend(), pending_limit=40) as lab:
+    _in_flight.PENDING_LIMIT = 40
+    with Session(InstantBackend()) as lab:
         lab.stream("a")
         lab.stream("b")
         for _ in range(interrupt_count):

@@ -93,7 +93,6 @@ SAYS = {
         ("Session('sim', ring_size=-1)", "ring_size is -1", "from 1 to"),
         ("Session('sim', ring_size=1e6)", "1000000.0", "ring_size="),
         ("Session('sim', ring_size=10**30)", "ring_size", "1,000,000,000"),
-        ("Session('sim', pending_limit=0)", "pending_limit is 0", "65_536"),
         ("Session('sim', context_limit=0)", "context_limit is 0", "Session(context_limit=64)"),
         ("Session('sim', context_limit=True)", "context_limit is True"),
         ("Session('sim', context_limit=1.5)", "context_limit is 1.5"),

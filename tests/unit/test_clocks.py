@@ -1,9 +1,7 @@
 """Clocks of engines, compared with the client's: against simulated clocks whose true time is known."""
 
-import pickle
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -190,13 +188,6 @@ def test_an_offset_that_does_not_hold_together_is_refused(columns):
         ClockOffset(reference="client", at_ns=columns[0], ahead_ns=columns[1], error_ns=columns[2])
 
 
-def test_an_offset_travels_as_json_and_by_pickle():
-    clocks = Clocks()
-    clocks.add(0, [(0, 7, 10)])
-    assert msgspec.json.decode(msgspec.json.encode(clocks[0]), type=ClockOffset) == clocks[0]
-    assert pickle.loads(pickle.dumps(clocks[0])) == clocks[0]
-
-
 def recorded(start_ns, *, process=0, **metadata):
     """A trace of one stream of a process."""
     start_ns = np.asarray(start_ns)
@@ -291,12 +282,3 @@ def test_offsets_from_different_references_are_refused():
         gsl.merge([recorded([0]), recorded([0], process=1)], clocks=offsets)
     with pytest.raises(OptionError, match="one number for each"):
         gsl.merge([recorded([0])], clocks=offsets)
-
-
-def test_a_session_tells_its_machine_and_so_does_its_spool(tmp_path):
-    with gsl.Session("sim", spool=tmp_path / "run.gsl") as lab:
-        with lab.on(lab.stream("a"), "step"):
-            pass
-        told = lab.trace.metadata.host
-    assert len(told) == 12
-    assert gsl.load_trace(tmp_path / "run.gsl").metadata.host == told

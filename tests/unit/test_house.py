@@ -8,7 +8,7 @@ from pathlib import Path
 import gpustreamlab
 
 CEILINGS = {
-    "_util": (1_090, 9),
+    "_util": (1_075, 9),
     "adapters": (1_010, 4),
     "analysis": (9_550, 29),
     "backends": (1_260, 5),
@@ -20,7 +20,7 @@ CEILINGS = {
     "draw": (4_780, 15),
     "exchange": (4_560, 11),
     "memory": (1_570, 5),
-    "model": (2_910, 9),
+    "model": (2_895, 9),
     "notebook": (3_170, 13),
     "programs": (4_260, 11),
     "record": (5_050, 15),

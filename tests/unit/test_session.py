@@ -265,8 +265,9 @@ def run_program():
         return lab.trace
 
 
-def test_handed_over_ranges_beyond_the_pending_limit_are_dropped_and_counted():
-    with Session("sim", pending_limit=5, capture="ranges") as lab:
+def test_handed_over_ranges_beyond_the_limit_are_dropped_and_counted(monkeypatch):
+    monkeypatch.setattr("gpustreamlab.record._in_flight.PENDING_LIMIT", 5)
+    with Session("sim", capture="ranges") as lab:
         with lab.on(lab.stream("a"), "long"):
             spin(lab, 100_000_000)
         for number in range(8):

@@ -54,13 +54,6 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
     assert len(report["samples"]) > 2
 
 
-def test_lanes_and_sessions_may_close_under_the_threads_that_work_in_them():
-    done = run("scripts/soak.py", "--backend", "sim", "--seconds", long_runs.count(2, 30), *TURNS, "--threads", "4", "--rude")
-    assert done.returncode == 0, done.stderr[-5000:]
-    assert "closes of what is in use" in done.stdout
-    assert "lanes closed and made again" in done.stdout
-
-
 PLANTED = """
     import sys, threading
     from scripts import soak, soak_actions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -26,13 +25,11 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.green import context_specs
 from gpustreamlab.workloads import spin
-from tests.helpers.lending_backend import LendingBackend
 from tests.helpers.nvtx_stacks import CheckedSim
-from tests.helpers.selections import names_of, rows_of
+from tests.helpers.selections import rows_of
 from tests.helpers.threads import run_in_thread
 
 THREADS = 16
-ROUNDS = 12
 
 
 @pytest.fixture
@@ -64,49 +61,6 @@ def told(trace):
 
 
 # Selections
-
-
-def test_sixteen_threads_on_a_lane_each(lab, backend):
-    def work(number):
-        lane = lab.stream(f"lane-{number}")
-        values = []
-        for step in range(ROUNDS):
-            with lab.on(lane, f"outer {number}"):
-                a = lab.xp.full((4, 4), float(number))
-                assert lab.current is lane
-                assert backend.selected_stream is lane._backend_stream
-                with lab.range(f"inner {number}"):
-                    time.sleep(0)
-                    b = a @ a
-                    with lab.on(f"lane-{number}", f"deep {number}"):
-                        assert lab.current is lane
-                values.append(float(b[0, 0]))
-            assert lab.current is None
-            assert backend.selected_stream is backend.null_stream
-            assert step == len(values) - 1
-        return threading.current_thread().name, values == [4.0 * number * number] * ROUNDS
-
-    found = run_at_once(*(lambda number=number: work(number) for number in range(THREADS)))
-    assert all(is_right for _, is_right in found)
-    lab.synchronize()
-    expected = [
-        row
-        for number, (thread, _) in enumerate(found)
-        for row in (
-            (f"lane-{number}", f"outer {number}", None, thread),
-            (f"lane-{number}", f"inner {number}", f"outer {number}", thread),
-            (f"lane-{number}", f"deep {number}", f"inner {number}", thread),
-        )
-    ]
-    assert sorted(told(lab.trace), key=str) == sorted(expected * ROUNDS, key=str)
-    assert lab.trace.metadata.dropped_spans == lab.trace.metadata.pending_spans == 0
-    backend.check()
-
-
-def test_streams_of_one_name_are_one_stream(lab):
-    made = run_at_once(*(lambda: lab.stream("same") for _ in range(THREADS)))
-    assert {id(stream) for stream in made} == {id(lab.stream("same"))}
-    assert list(lab.streams) == ["same"]
 
 
 # Closing
@@ -162,23 +116,6 @@ def test_a_lane_closed_while_another_thread_has_it_selected(backend, close):
         assert met["after"] is True
         assert "exit" not in met
     backend.check()
-
-
-@CLOSES
-def test_a_stream_that_a_library_may_launch_on_is_left_to_who_has_it_selected(close, caplog):
-    # GIVEN a device on which a launch on a destroyed stream would end the process
-    backend = LendingBackend()
-    with Session(backend) as lab:
-        stream = lab.stream("a")._backend_stream
-
-        # WHEN the lane is closed while another thread has it selected
-        met = in_the_middle(lab, lambda: close(lab))
-
-        # THEN the launch still finds its stream, and ranges are refused
-        assert met["array"].shape == (4,)
-        assert isinstance(met["range"], (SessionClosedError, StreamClosedError))
-        assert not stream.is_closed
-        assert "'a' was closed while a thread has it selected" in caplog.text
 
 
 # Who waits for the GPU keeps nobody waiting
@@ -370,18 +307,6 @@ def test_a_session_that_closes_refuses_at_once_and_can_be_read(shared_out):
     assert shared_out._backend.driver.streams == {}
 
 
-def test_threads_that_prepare_the_same_layout_make_its_contexts_once(lab, backend, monkeypatch):
-    create = backend.create_context
-
-    def slowly(spec):
-        time.sleep(0.01)
-        return create(spec)
-
-    monkeypatch.setattr(backend, "create_context", slowly)
-    run_at_once(*(lambda: lab.partitions.prepare({"left": 64, "right": "rest"}) for _ in range(8)))
-    assert lab._partitions.cache.created_count == len(lab._partitions.cache) == 2
-
-
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_device_that_fails_while_it_is_waited_for_leaves_all_locks_free(lab, monkeypatch, change):
     lab.partition(left=64, right=64)
@@ -434,33 +359,6 @@ def test_a_fork_inside_a_selection(lab, backend):
     lab.synchronize()
     assert sorted(name for _, name, *_ in told(lab.trace)) == ["inner", "outer"]
     backend.check()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_while_another_thread_holds_every_lock(shared_out):
-    lab = shared_out
-    read, write = os.pipe()
-    with underway(lab, lambda: lab.partition(left=32, right="rest")), lab._locks.state, lab._partitions.cache._making:
-        child = os.fork()
-        if child == 0:
-            try:
-                signal.alarm(20)
-                lab._locks.state.release()
-                told_in_child = []
-            except RuntimeError:  # it is another lock now
-                told_in_child = ["new"]
-            try:
-                threading.Thread(target=lab.close).start()
-                for call in (lambda: lab.stream("x"), lambda: lab.partition(None), lambda: lab.partitions.prepare({"left": 8})):
-                    told_in_child.append(type(at_once(call)).__name__)
-                told_in_child.append(str(at_once(lab.partitions.map) is not None))
-                os.write(write, ",".join(told_in_child).encode())
-            finally:
-                os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    with os.fdopen(read, encoding="utf-8") as stream:
-        assert stream.read() == "new,SessionClosedError,SessionClosedError,SessionClosedError,True"
 
 
 # Everything at once, for a while
@@ -604,27 +502,3 @@ def test_each_wait_is_one_edge_whoever_opens_the_next_range(lab):
         pass
     lab.synchronize()
     assert lab._recorder.changes().edges.shape == (2, 4 * rounds)
-
-
-def test_ranges_that_are_open_when_the_session_is_closed_count_as_dropped(backend):
-    lab = Session(backend)
-    lab.stream("a"), lab.stream("b")
-    is_open, may_leave = threading.Event(), threading.Event()
-
-    def work():
-        with lab.on("a", "outer"), lab.range("inner"):
-            is_open.set()
-            assert may_leave.wait(60)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert is_open.wait(60)
-    started = lab.recording.start_range("a", "started")
-    with lab.on("b", "own"):
-        pass
-    lab.close()
-    may_leave.set()
-    thread.join()
-    started.end()
-    assert names_of(lab.trace) == ["own"]
-    assert lab.trace.metadata.dropped_spans == 3

@@ -221,18 +221,6 @@ def test_streams_kinds_and_names_are_what_plain_python_finds(first):
         assert all(part.lanes[lane].name in own for lane in part.counters.lane)
 
 
-def test_cuts_of_cuts_are_cuts():
-    for seed in range(200):
-        trace = random_trace(seed)
-        part = trace.between(20, 80).where(stream=["a", "b"]).between(30, 60)
-        direct = trace.where(stream=["a", "b"]).between(30, 60)
-
-        assert sorted(part.extra["number"]) == sorted(direct.extra["number"])
-        assert (part.start_ns.tolist(), part.end_ns.tolist()) == (direct.start_ns.tolist(), direct.end_ns.tolist())
-        assert [column.tolist() for column in uncut(part)] == [column.tolist() for column in uncut(direct)]
-        assert part.metadata.part_of_spans == len(trace)
-
-
 @settings(max_examples=60, deadline=None)
 @given(traces(), TIMES_NS, TIMES_NS, st.data())
 def test_a_part_is_a_trace_that_is_saved_and_loaded_exactly(trace, t0, t1, data):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Device, table_to_trace
+from gpustreamlab.model import Device
 from tests.helpers.devices import two_devices, two_ranks
 
 
@@ -23,13 +22,6 @@ def test_a_trace_of_one_device_names_it():
     trace = two_devices()[:0].where(stream="a")
     assert (trace.metadata.devices, trace.metadata.device.ordinal, len(trace.devices)) == ((), 0, 1)
     assert trace.metadata.device_label == "demo"
-
-
-def test_devices_are_kept_in_a_file():
-    trace = two_ranks()
-    read = table_to_trace(pa.table(trace))
-    assert (read.lanes, read.metadata) == (trace.lanes, trace.metadata)
-    assert [lane.process for lane in read.lanes] == [0, 1, 0, 1]
 
 
 def test_where_chooses_devices_with_the_threads_of_their_processes():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpustreamlab import Trace, compare, load_trace
+from gpustreamlab import Trace, compare
 from gpustreamlab.analysis import summary_text
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model import SPAN_KINDS
@@ -29,24 +29,6 @@ def test_three_columns_are_enough():
     assert ([trace.names[code] for code in trace.name], trace.parent.tolist()) == (["span"] * 3, [-1] * 3)
     assert (trace.thread.tolist(), trace.partition.tolist(), trace.kind.tolist()) == ([-1] * 3, [-1] * 3, [0] * 3)
     assert (trace.metadata.backend, trace.metadata.simulated, trace.metadata.tier) == ("columns", False, CaptureTier.RANGES)
-
-
-def test_every_column_is_kept(tmp_path):
-    trace = make(
-        name=["up", "gemm", "up"], kind=["range", "kernel", "copy"], queued_ns=[-5, 1, 2], thread=["main", None, "main"],
-        parent=[-1, -1, 0], partition=["small", None, "small"], partition_sms={"small": 8}, sm_count=132, device="X", title="T",
-    )  # fmt: skip
-    trace.save(tmp_path / "run.parquet")
-    frame = trace.to_pandas()
-
-    assert frame["name"].tolist() == ["up", "gemm", "up"]
-    assert frame["kind"].tolist() == ["range", "kernel", "copy"]
-    assert (trace.queued_ns.tolist(), trace.parent.tolist()) == ([-5, 1, 2], [-1, -1, 0])
-    assert (trace.thread.tolist(), trace.partition.tolist()) == ([0, -1, 0], [0, -1, 0])
-    assert (trace.partitions[0].name, trace.partitions[0].granted_sms) == ("small", 8)
-    assert (trace.metadata.device.name, trace.metadata.device.sm_count, trace.metadata.title) == ("X", 132, "T")
-    assert trace.metadata.tier is CaptureTier.KERNELS
-    assert_same_trace(load_trace(tmp_path / "run.parquet"), trace)
 
 
 def test_columns_of_a_data_frame_are_taken():
@@ -73,13 +55,6 @@ def test_random_columns_come_back():
             own = {kind for kind, code in zip(kinds, trace.lane, strict=True) if code == place}
             assert lane.kind is (LaneKind.HOST if own <= {"host", "annotation", "sample"} else LaneKind.STREAM)
         assert len({lane.key for lane in trace.lanes}) == len(trace.lanes)
-
-
-def test_no_spans_are_a_trace():
-    trace = Trace.from_columns(start_ns=[], end_ns=[], stream=[])
-
-    assert (len(trace), trace.lanes, trace.overlap().wall_ns) == (0, (), 0)
-    assert "No spans" in summary_text(trace)
 
 
 BAD = {

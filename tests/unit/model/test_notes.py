@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.draw import timeline_svg
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model import Note, read_written, written_entries
 from tests.helpers.traces import EVIL_NAME, pipeline_trace
@@ -102,9 +101,3 @@ def test_a_page_that_was_saved_with_notes_has_those_and_the_hazards_of_the_trace
     assert told(gsl.load_trace(path).notes) == [(1, None, None, "read-after-write: x"), (5, None, None, "a <b>")]
     with pytest.raises(TraceFileError, match="damaged"):
         gsl.load_trace(page_with(tmp_path / "damaged.html", trace, "[[5,"))
-
-
-def test_the_static_picture_has_them(trace):
-    svg = timeline_svg(trace)
-    assert ">late</text>" in svg
-    assert EVIL_NAME not in svg

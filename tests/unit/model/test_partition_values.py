@@ -9,23 +9,19 @@ import pickle
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import utilization
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import InvalidNameError, OptionError, PartitionNotFoundError, TraceError
+from gpustreamlab.errors import InvalidNameError, OptionError, PartitionNotFoundError
 from gpustreamlab.model import (
-    Device,
     Layout,
-    LayoutChange,
     Partition,
     SMResource,
     Verification,
-    VerifiedLane,
     VerifiedPartition,
+    VerifiedStream,
     WorkqueueOptions,
     check_name,
 )
 from gpustreamlab.typing import Feature
-from tests.helpers.traces import make_trace
 
 H200 = SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12)
 EVIL = "<img src=x onerror=alert(1)>"
@@ -96,8 +92,8 @@ def test_html_of_names_is_escaped():
         device=EVIL,
         sm_count=8,
         partitions=(VerifiedPartition(name=EVIL, requested_sms=8, granted_sms=8, sm_ids=(0,)),) * 2,
-        lanes=(VerifiedLane(name=EVIL, partition=EVIL, inside=(0,), outside=()),) * 2
-        + (VerifiedLane(name=EVIL, partition=None, inside=(0,), outside=()),),
+        streams=(VerifiedStream(name=EVIL, partition=EVIL, inside=(0,), outside=()),) * 2
+        + (VerifiedStream(name=EVIL, partition=None, inside=(0,), outside=()),),
         duration_ns=1,
     )
     for shown in (Layout(partitions=(part(EVIL),))._repr_html_(), proof._repr_html_()):
@@ -113,7 +109,9 @@ def proof_of(partitions, lanes=(), **more):
             VerifiedPartition(name=name, requested_sms=len(ids), granted_sms=granted, sm_ids=tuple(ids))
             for name, granted, ids in partitions
         ),
-        lanes=tuple(VerifiedLane(name=name, partition=where, inside=tuple(i), outside=tuple(o)) for name, where, i, o in lanes),
+        streams=tuple(
+            VerifiedStream(name=name, partition=where, inside=tuple(i), outside=tuple(o)) for name, where, i, o in lanes
+        ),
         duration_ns=1_500_000,
         **more,
     )
@@ -181,25 +179,6 @@ def test_other_names_come_with_one_that_works(name, words):
     assert check_name("Größe-0/分区", "partition", "lab.partition(a=8)") == "Größe-0/分区"
     with pytest.raises(InvalidNameError, match=words):
         check_name(name, "partition", "lab.partition(a=8)")
-
-
-def with_layouts(**tables):
-    """A span in each of two spells."""
-    spans = [("a", "k", 0, 100, {"partition": 0}), ("a", "k", 150, 250, {"partition": 1})]
-    return make_trace(spans, device=Device(name="demo", sm_count=132), **tables)
-
-
-def test_layouts_of_a_trace_are_put_in_order_and_the_last_is_that_at_the_end():
-    first, last = (Layout(partitions=(part("p", sms),)) for sms in (96, 64))
-    changes = (LayoutChange(time_ns=120, layout=last), LayoutChange(time_ns=0, layout=first))
-    trace = with_layouts(layouts=changes, partitions=(part("p", 96), part("p", 64)))
-    result = utilization(trace)
-    assert (trace.layouts, trace.layout) == (changes[::-1], last)
-    with pytest.raises(TraceError, match="Leave layout out"):
-        with_layouts(layouts=changes, layout=first, partitions=(part("p", 96), part("p", 64)))
-    measured = Layout(partitions=(part("p", 64, sm_ids=tuple(range(64))),))
-    assert with_layouts(layouts=changes, layout=measured, partitions=trace.partitions).layout is measured
-    assert list(zip(result.granted_sms.tolist(), result.window_ns.tolist(), strict=True)) == [(96, 120), (64, 130)]
 
 
 def test_a_foreign_layout_is_shown_without_signs_that_steer_a_terminal():

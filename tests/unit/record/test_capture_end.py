@@ -89,12 +89,6 @@ def test_work_that_ends_after_the_capture_is_in_the_trace_after_synchronize():
         assert lab.trace.metadata.dropped_records == 0
 
 
-def test_work_that_ends_after_the_capture_is_in_the_trace_after_the_close():
-    with Session("sim") as lab, lab.capture("kernels"), lab.on(lab.stream("a"), "step"):
-        lab._backend.launch_spin(lab.stream("a")._backend_stream, LONG_NS, blocks=8, fill_sms=True)
-    assert parents(lab.trace) == {"spin": "step"}
-
-
 def test_work_that_a_source_tells_of_late_keeps_its_range(lab, source):
     with lab.on("a", "step"), lab.capture("kernels"):
         launch(lab, source, "late")
@@ -145,21 +139,6 @@ def test_a_capture_that_begins_before_the_last_ones_work_has_ended_loses_nothing
     assert parents(lab.trace) == {"one": "first", "two": "second"}
 
 
-def test_a_capture_that_stops_while_synchronize_waits_keeps_its_running_work(lab, source, monkeypatch):
-    capture = lab.capture("kernels")
-    synchronize = lab._backend.synchronize
-
-    def synchronize_then_launch():
-        synchronize()
-        launch(lab, source, "late")
-        capture.stop()
-
-    monkeypatch.setattr(lab._backend, "synchronize", synchronize_then_launch)
-    lab.synchronize()
-    source.complete()
-    assert parents(lab.trace) == {"late": None}
-
-
 # Ranges that are collected meanwhile
 
 
@@ -199,15 +178,3 @@ def test_a_window_ends_when_the_source_was_lost_not_when_that_is_found(lab, sour
 
     assert end_ns == lab._backend.host_to_clock_ns(host_ns) < lab._recorder.now_ns() - LONG_NS
     assert lab.trace.utilization().busy_ns.tolist() == [pytest.approx(LONG_NS, rel=0.01)]
-
-
-def test_a_window_of_a_source_that_raises_ends_where_it_was_drained_last(lab, source):
-    recorder = lab._recorder
-    recorder.start_capture(source)
-    recorder.collect_work()
-    drained_ns = recorder.now_ns()
-    lab._backend.launch_spin(lab.stream("a")._backend_stream, LONG_NS, blocks=8, fill_sms=True)
-    lab._backend.synchronize()
-    source.drain_error = RuntimeError("bang")
-    ((_, end_ns),) = lab.trace.metadata.capture_windows
-    assert end_ns <= drained_ns

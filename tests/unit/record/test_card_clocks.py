@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import shifted_moment
 from gpustreamlab.record import CardClocks
-from gpustreamlab.record import _card_clocks as module
 
 ERROR_NS = 1_500
 S = 1_000_000_000
@@ -116,33 +113,3 @@ def test_simulated_cards_and_one_alone_share_a_clock(host, open_clocks):
         assert len(clocks._compared) == 1
         assert not clocks._updater.is_running
         assert clocks.error_ns(100 * S) == 0
-
-
-def test_a_full_card_stops_no_comparison_that_comes_later(host, monkeypatch):
-    monkeypatch.setattr(module, "_LOOK_HZ", 200.0)
-    cards = [Card(host), Card(host)]
-    clocks = CardClocks(cards)
-    cards[1].failure = DeviceError("no room")
-    host.now_ns += S
-    time.sleep(0.05)
-    assert len(clocks._compared) == 1
-    with pytest.raises(DeviceError):
-        clocks.compare()
-    cards[1].failure = None
-    deadline = time.monotonic() + 60
-    while len(clocks._compared) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    clocks.stop()
-    assert len(clocks._compared) == 2
-    assert not clocks._updater.is_running
-
-
-def test_the_thread_ends_with_the_clocks(host, monkeypatch):
-    monkeypatch.setattr(module, "_LOOK_HZ", 200.0)
-    clocks = CardClocks([Card(host), Card(host)])
-    updater = clocks._updater
-    del clocks
-    deadline = time.monotonic() + 60
-    while updater.is_running and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not updater.is_running

@@ -4,119 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import OptionError
-from gpustreamlab.record import _stacks
-from gpustreamlab.record._stacks import MOST_NS, StackSampler
 from gpustreamlab.typing import Cause
 from gpustreamlab.workloads import spin
 from tests.helpers.planted import MS, pair
 
 LOOKER = "gpustreamlab stacks"
-
-
-class Clock:
-    """Goes on when it is told to."""
-
-    now_ns = 0
-
-    def __call__(self):
-        return self.now_ns
-
-
-def parked(ready, done):
-    ready.set()
-    done.wait()
-
-
-@contextmanager
-def parked_thread(name="worker"):
-    """Keep a thread in `parked`; give its number as calls have it."""
-    ready, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: parked(ready, done), name=name)
-    thread.start()
-    ready.wait()
-    try:
-        yield thread.ident & 0xFFFF_FFFF
-    finally:
-        done.set()
-        thread.join()
-
-
-def looked(clock, sampler, times_ns):
-    for clock.now_ns in times_ns:
-        sampler.look()
-
-
-def test_a_look_names_the_innermost_function_and_lasts_until_the_next_one():
-    clock = Clock()
-    sampler = StackSampler(clock)
-    with parked_thread() as ident:
-        looked(clock, sampler, [0, 5 * MS, 5 * MS + 1, 500 * MS])
-        clock.now_ns = 501 * MS
-        batch = sampler.take({ident})
-    assert batch.thread.tolist() == [ident] * 4
-    assert batch.start_host_ns.tolist() == [0, 5 * MS, 5 * MS + 1, 500 * MS]
-    assert batch.end_host_ns.tolist() == [5 * MS, 5 * MS + 1, 5 * MS + 1 + MOST_NS, 501 * MS]
-    ((innermost, whole),) = batch.stacks
-    line = parked.__code__.co_firstlineno
-    assert innermost == f"parked (test_stacks.py:{line})"
-    assert [text.partition(" ")[0] for text in whole.split(" > ")] == ["<lambda>", "parked"], "from the outermost on"
-
-
-def test_a_thread_is_told_of_as_soon_as_it_has_launched():
-    clock = Clock()
-    sampler = StackSampler(clock)
-    with parked_thread() as ident, parked_thread("gpustreamlab helper") as helper:
-        looked(clock, sampler, [0, MS])
-        assert not len(sampler.take({ident + 1}).thread), "what was seen of a thread that is off goes when nobody looks"
-        sampler._updater = object()  # as if it looked
-        looked(clock, sampler, [2 * MS, 3 * MS])
-        assert not len(sampler.take(()).thread)
-        looked(clock, sampler, [4 * MS])
-        batch = sampler.take({ident, helper})
-        assert batch.start_host_ns.tolist() == [2 * MS, 3 * MS], "the last one lasts until the next"
-        assert set(batch.thread.tolist()) == {ident}, "threads of the package are none of the user's"
-
-
-def test_looks_that_are_not_taken_in_time_are_counted(monkeypatch):
-    monkeypatch.setattr(_stacks, "KEPT_LOOKS", 3)
-    clock = Clock()
-    sampler = StackSampler(clock)
-    with parked_thread() as ident:
-        looked(clock, sampler, range(5))
-        assert sampler.take({ident}).start_host_ns.tolist() == [2, 3, 4]
-        assert sampler.dropped_count == 0, "nobody knew that it would launch"
-        looked(clock, sampler, range(5, 10))
-        assert sampler.take({ident}).start_host_ns.tolist() == [7, 8, 9]
-    assert sampler.dropped_count == 2
-
-
-def test_a_stack_is_cut_at_its_outer_end():
-    sampler = StackSampler(Clock())
-    looker = threading.Thread(target=sampler.look)
-
-    def wait_deep(depth):
-        if depth:
-            return wait_deep(depth - 1)
-        looker.start()
-        return looker.join()
-
-    wait_deep(50)
-    (stack,) = sampler.take({threading.get_ident() & 0xFFFF_FFFF}).stacks
-    assert [text.partition(" ")[0] for text in stack[1].split(" > ")] == ["wait_deep"] * _stacks.MAX_FRAMES
-
-
-def test_cells_are_named_without_their_folder():
-    code = compile("pass", "/tmp/ipykernel_77/1234.py", "exec")
-    assert _stacks._text(code) == "<module> (cell:1)"
-    assert _stacks._text(compile("pass", "/home/me/run.py", "exec")) == "<module> (run.py:1)"
 
 
 def slow_host(stream, seconds=0.2):
@@ -177,88 +75,6 @@ def test_samples_are_on_the_lane_of_their_thread_and_count_as_nothing(trace):
     assert trace.critical_path().functions[0].function.startswith("slow_host")
     assert "samples of the Python stack stand in slow_host" in " ".join(str(trace.critical_path()).split())
     assert not rest.critical_path().functions
-
-
-def test_samples_survive_a_file_and_a_cut(trace, tmp_path):
-    trace.save(tmp_path / "run.parquet")
-    loaded = gsl.load_trace(tmp_path / "run.parquet")
-    assert str(loaded.explain()) == str(trace.explain())
-    detail = loaded.details[loaded.where(kind="sample").extra["detail"][0]]
-    assert " > " in detail.full_name
-    assert len(trace.between(0, 1 << 60).where(kind="sample")) == len(trace.where(kind="sample"))
-
-
-def test_samples_are_in_the_spool_of_a_run_that_died(tmp_path):
-    with gsl.Session("sim", spool=tmp_path / "run.gsl") as lab, lab.capture("kernels", stacks=True):
-        lab.stream("a")
-        spin(lab, MS, stream="a")
-        slow_host(lab.stream("a"), 0.05)
-    loaded = gsl.load_trace(tmp_path / "run.gsl").where(kind="sample")
-    assert "slow_host" in {loaded.names[code].partition(" ")[0] for code in loaded.name}
-
-
-def test_without_samples_the_thread_and_the_calls_are_told():
-    (finding,) = recorded(late, stacks=False).explain("a", "b").findings
-    assert (finding.thread, finding.function, finding.sample_count) == ("worker", None, 0)
-    assert finding.text.endswith("after its call before, cudaLaunchKernel.")
-
-
-def test_of_all_gaps_of_a_stream_samples_are_counted_once():
-    spans = [  # kind, lane, name, start, end; in ms
-        *(("kernel", "a", "x", at, at + 9) for at in (0, 20, 40)),
-        *(("kernel", "b", "y", at, at + 10) for at in (10, 30, 50)),
-        *(("sample", "host: worker", name, at, at + 1) for at, name in enumerate(["idle", *["slow"] * 3, "other"])),
-        ("sample", "host: worker", "slow", 25, 26),
-        ("sample", "host: other", "never", 26, 27),
-    ]
-    kind, stream, name, start, end = zip(*spans, strict=True)
-    trace = gsl.Trace.from_columns(
-        start_ns=np.array(start) * MS + (np.array(kind) == "sample") * (MS // 2),
-        end_ns=np.array(end) * MS + (np.array(kind) == "sample") * (MS // 2),
-        queued_ns=np.array(start) * MS - (np.array(kind) == "kernel") * 5_000 + (np.array(kind) == "sample") * (MS // 2),
-        stream=stream,
-        name=name,
-        kind=kind,
-        thread=["worker"] * len(spans),
-    )
-    finding = next(one for one in trace.explain().findings if one.stream == "b")
-    assert (finding.code, finding.thread, finding.last_call_row) == (Cause.HOST_LATE, "worker", -1)
-    assert (finding.function, finding.sample_count, finding.function_share) == ("slow", 6, 4 / 6)
-    assert "launched y on 'b'. In all such gaps 4 of 6 samples of the Python stack stand in slow." in finding.text
-
-
-def decode(lab, *, waits):
-    """Launch a small kernel each 200 us in a thread, while another stream is busy."""
-    first, second = pair(lab)
-
-    def tokens():
-        for _ in range(100):
-            spin(lab, MS // 5, stream="a")
-            if waits:
-                first.synchronize()
-            else:
-                for _ in range(150):
-                    second.query()
-            spin(lab, 2_000, stream="b")
-
-    tokens()
-
-
-def test_a_stream_that_waits_for_the_host_is_told_though_overlap_would_save_nothing():
-    found = recorded(lambda lab: decode(lab, waits=False), stacks=True).explain()
-    (bound,) = [one for one in found.host_bound if one.stream == "b"]
-    assert (bound.thread, bound.gap_count, bound.calls) == ("worker", 99, ("cudaLaunchKernel", "cudaLaunchKernel"))
-    assert bound.late_ns > 0.8 * bound.total_ns
-    assert bound.median_ns == pytest.approx(bound.late_ns / 99, rel=0.1)
-    text = " ".join(str(found).split())
-    assert "Bound by the host: 'b' was idle for" in text
-    assert "as thread 'worker' had not launched its next work: 99 times" in text
-    assert all(f">{one.stream}<" in found._repr_html_() for one in found.host_bound)
-    assert [one.stream for one in found.host_bound] == [one.stream for one in found.host_bound if one.late_ns]
-
-
-def test_a_thread_that_waits_for_the_device_binds_no_stream():
-    assert not recorded(lambda lab: decode(lab, waits=True), stacks=False).explain().host_bound
 
 
 def test_stacks_begin_and_end_with_their_capture():

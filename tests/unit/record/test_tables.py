@@ -1,6 +1,11 @@
-"""The ring of rows and what is kept beside it: counters, details, lanes, windows, launches; how intervals are found."""
+"""What is kept beside the rows: counters, details, lanes, threads, windows, launches, extents, stacks; how they are found."""
 
 from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import contextmanager
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,13 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.backends import StreamFacts
-from gpustreamlab.errors import OptionError
+from gpustreamlab.errors import DeviceError, OptionError
 from gpustreamlab.model import Lane, WorkDetail
 from gpustreamlab.record import ChunkLog, _chunks, _kernel_tier, counters_of, make_samples
-from gpustreamlab.record._extents import Intervals, find_innermost
-from gpustreamlab.record._kernel_tier import CaptureWindows
-from gpustreamlab.record._names import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
+from gpustreamlab.record._extents import NEVER, Intervals, WorkExtents, find_innermost
+from gpustreamlab.record._kernel_tier import MOST_NS, CaptureWindows, StackSampler
+from gpustreamlab.record._tables import (
+    HOST_LANES,
+    OTHER_NAMES,
+    OTHER_STREAMS,
+    OTHER_THREADS,
+    OUTSIDE_LANES,
+    LaneTable,
+    Markers,
+    Threads,
+)
 from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
+from gpustreamlab.typing import MarkerKind
+from tests.helpers.planted import MS
 
 
 def ints(*values):
@@ -135,14 +151,6 @@ class TestLaunches:
         launches.trim()
         assert launches.find(ints(3, 4, 9)).tolist() == [-1, 0, 1]
 
-    def test_the_newest_calls_are_kept_where_their_numbers_begin_anew(self):
-        launches = Launches(limit=4)
-        launches.add(np.arange(2**32 - 4, 2**32), ints(1, 2, 3, 4), ints(0, 0, 0, 0), ints(9, 9, 9, 9), ints(1, 2, 3, 4))
-        launches.trim()
-        launches.add(ints(1, 2, 3), ints(5, 6, 7), ints(0, 0, 0), ints(5, 6, 7), ints(5, 6, 7))
-        launches.trim()
-        assert launches.take(launches.find(ints(1, 2, 3, 2**32 - 1, 2**32 - 2)))[2].tolist() == [5, 6, 7, 9, -1]
-
     def test_of_two_calls_of_one_number_the_later_counts(self):
         launches = Launches()
         launches.add(ints(7, 7), ints(10, 20), ints(0, 0), ints(1, 2), ints(10, 20))
@@ -194,3 +202,203 @@ def test_a_long_row_of_siblings_takes_few_rounds():
     found = find_innermost(intervals, np.zeros(2, np.int64), np.array([count * 10 - 7, count * 10 - 3]))
 
     assert found.tolist() == [count, 0]
+
+
+class TestThreads:
+    def test_they_are_bounded(self):
+        threads = Threads(LaneTable(), limit=3)
+        codes = [threads.code(ident, "worker") for ident in range(100)]
+        assert threads.texts == ("worker", "worker (2)", OTHER_NAMES)
+        assert set(codes[2:]) == {2}
+
+    def test_a_number_that_is_used_again_is_another_thread_and_one_that_has_ended_gives_its_name_to_no_other(self):
+        threads = Threads(LaneTable())
+        threads.note(5, "first", 1_000)
+        threads.note(5, "second", 2_000)
+        threads.look(3_000)
+        codes = threads.codes(ints(5, 5, 5, 5, 6), ints(500, 1_999, 2_000, 3_000, 0)).tolist()
+        assert [threads.texts[code] for code in codes] == ["first", "first", "second", "thread 5", "thread 6"]
+        assert len(set(threads.lanes(threads.codes(ints(5, 5), ints(0, 2_500))).tolist())) == 2
+
+
+def test_markers_are_told_once_and_survive_a_device_that_fails():
+    markers = Markers(itertools.count().__next__, 0)
+    markers.note("late", MarkerKind.MARK, 20)
+    markers.note("early", MarkerKind.MARK, 10)
+
+    def until_it_fails(host_ns):
+        if host_ns == 30:
+            raise DeviceError("lost")
+        return host_ns
+
+    assert [marker.text for marker in markers.take(until_it_fails)] == ["late", "early"]
+    markers.note("lost", MarkerKind.MARK, 30)
+    assert markers.take(until_it_fails) == []
+    assert [marker.text for marker in markers.take(int)] == ["lost"]
+
+
+# From when to when ranges last by their work
+
+
+def columns(rows, width):
+    return np.array(rows, np.int64).reshape(-1, width).T
+
+
+def plain_times(numbers, opened_ns, ranges, work):
+    """Search all work for each range, call by call."""
+    bounds = {number: (lane, opened, closed) for number, lane, opened, closed in ranges}
+    whole = {}
+    for _, _, start, end, call in work:
+        known = whole.get(call, (start, end))
+        whole[call] = min(known[0], start), max(known[1], end)
+    found = []
+    for number, queued in zip(numbers, opened_ns, strict=True):
+        lane, opened, closed = bounds[number]
+        mine = [whole[call] for where, launch, _, _, call in work if where == lane and opened <= launch <= closed]
+        before = [whole[call][1] for where, launch, _, _, call in work if where == lane and launch < opened]
+        empty = max([queued, *before])
+        found.append((min(start for start, _ in mine), max(end for _, end in mine)) if mine else (empty, empty))
+    return found
+
+
+def make_case(rng):
+    """Return nested ranges on two lanes, and work that each lane runs in the order of its launches."""
+    ranges, opened, now = [], [], 0
+    launches = []
+    for number in range(int(rng.integers(1, 25))):
+        now += int(rng.integers(1, 5))
+        while opened and rng.random() < 0.5:
+            ranges.append((*opened.pop(), now))
+            now += 1
+        opened.append((number, int(rng.integers(0, 2)), now))
+        for _ in range(int(rng.integers(0, 4))):
+            now += 1
+            launches.append((int(rng.integers(0, 2)), now))
+    while opened:
+        now += 1
+        ranges.append((*opened.pop(), now))
+    free, work = [0, 0], []
+    for call, (lane, launch) in enumerate(launches):
+        lanes = (0, 1) if rng.random() < 0.1 else (lane,)  # a graph has work on both
+        for one in lanes:
+            start = max(free[one], launch) + int(rng.integers(0, 20))
+            free[one] = start + int(rng.integers(1, 30))
+            work.append((one, launch, start, free[one], call))
+    return ranges, work
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_ranges_are_what_a_plain_search_finds(seed):
+    rng = np.random.default_rng(seed)
+    ranges, work = make_case(rng)
+    extents = WorkExtents()
+    # Told of in batches: a call's work comes together, and each lane's in the order of its launches.
+    cuts = sorted(rng.integers(0, len(work) + 1, 3).tolist())
+    calls = [row[4] for row in work]
+    bounds = [0, *(calls.index(calls[cut]) if cut < len(work) else cut for cut in cuts), len(work)]
+    for first, last in pairwise(bounds):
+        told_until = work[last - 1][1] if last else 0
+        known = [(n, lane, begin, end if end < told_until else NEVER) for n, lane, begin, end in ranges if begin <= told_until]
+        rows = work[first:last]
+        extents.fold(columns(known, 4), columns([rows[place] for place in rng.permutation(len(rows))], 5))
+    extents.fold(columns(ranges, 4), columns([], 5))
+
+    numbers = [row[0] for row in ranges]
+    opened_ns = [row[2] for row in ranges]
+    start, end = extents.times(np.array(numbers), np.array(opened_ns))
+    assert list(zip(start.tolist(), end.tolist(), strict=True)) == plain_times(numbers, opened_ns, ranges, work)
+
+
+# Samples of Python stacks
+
+
+class Clock:
+    """Goes on when it is told to."""
+
+    now_ns = 0
+
+    def __call__(self):
+        return self.now_ns
+
+
+def parked(ready, done):
+    ready.set()
+    done.wait()
+
+
+@contextmanager
+def parked_thread(name="worker"):
+    """Keep a thread in `parked`; give its number as calls have it."""
+    ready, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: parked(ready, done), name=name)
+    thread.start()
+    ready.wait()
+    try:
+        yield thread.ident & 0xFFFF_FFFF
+    finally:
+        done.set()
+        thread.join()
+
+
+def looked(clock, sampler, times_ns):
+    for clock.now_ns in times_ns:
+        sampler.look()
+
+
+def test_a_look_names_the_innermost_function_and_lasts_until_the_next_one():
+    clock = Clock()
+    sampler = StackSampler(clock)
+    with parked_thread() as ident:
+        looked(clock, sampler, [0, 5 * MS, 5 * MS + 1, 500 * MS])
+        clock.now_ns = 501 * MS
+        batch = sampler.take({ident})
+    assert batch.thread.tolist() == [ident] * 4
+    assert batch.start_host_ns.tolist() == [0, 5 * MS, 5 * MS + 1, 500 * MS]
+    assert batch.end_host_ns.tolist() == [5 * MS, 5 * MS + 1, 5 * MS + 1 + MOST_NS, 501 * MS]
+    ((innermost, whole),) = batch.stacks
+    line = parked.__code__.co_firstlineno
+    assert innermost == f"parked (test_tables.py:{line})"
+    assert [text.partition(" ")[0] for text in whole.split(" > ")] == ["<lambda>", "parked"], "from the outermost on"
+
+
+def test_a_thread_is_told_of_as_soon_as_it_has_launched():
+    clock = Clock()
+    sampler = StackSampler(clock)
+    with parked_thread() as ident, parked_thread("gpustreamlab helper") as helper:
+        looked(clock, sampler, [0, MS])
+        assert not len(sampler.take({ident + 1}).thread), "what was seen of a thread that is off goes when nobody looks"
+        sampler._updater = object()  # as if it looked
+        looked(clock, sampler, [2 * MS, 3 * MS])
+        assert not len(sampler.take(()).thread)
+        looked(clock, sampler, [4 * MS])
+        batch = sampler.take({ident, helper})
+        assert batch.start_host_ns.tolist() == [2 * MS, 3 * MS], "the last one lasts until the next"
+        assert set(batch.thread.tolist()) == {ident}, "threads of the package are none of the user's"
+
+
+def test_looks_that_are_not_taken_in_time_are_counted(monkeypatch):
+    monkeypatch.setattr(_kernel_tier, "KEPT_LOOKS", 3)
+    clock = Clock()
+    sampler = StackSampler(clock)
+    with parked_thread() as ident:
+        looked(clock, sampler, range(5))
+        assert sampler.take({ident}).start_host_ns.tolist() == [2, 3, 4]
+        assert sampler.dropped_count == 0, "nobody knew that it would launch"
+        looked(clock, sampler, range(5, 10))
+        assert sampler.take({ident}).start_host_ns.tolist() == [7, 8, 9]
+    assert sampler.dropped_count == 2
+
+
+def test_a_stack_is_cut_at_its_outer_end():
+    sampler = StackSampler(Clock())
+    looker = threading.Thread(target=sampler.look)
+
+    def wait_deep(depth):
+        if depth:
+            return wait_deep(depth - 1)
+        looker.start()
+        return looker.join()
+
+    wait_deep(50)
+    (stack,) = sampler.take({threading.get_ident() & 0xFFFF_FFFF}).stacks
+    assert [text.partition(" ")[0] for text in stack[1].split(" > ")] == ["wait_deep"] * _kernel_tier.MAX_FRAMES

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab import Session, load_trace
-from gpustreamlab.backends import Activities, CallClass, StreamFacts
+from gpustreamlab import Session
+from gpustreamlab.backends import Activities, StreamFacts
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
-from gpustreamlab.record._names import OTHER_NAMES, LaneTable, Threads
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
 from tests.helpers.threads import run_in_thread
@@ -117,17 +116,6 @@ def test_calls_are_rows_of_the_threads_lane_with_edges_to_their_work(lab):
     assert set(trace.edges.kind.tolist()) == {EDGE_KINDS.index(EdgeKind.LAUNCH)}
 
 
-def test_without_calls_work_still_knows_its_range(lab, source):
-    lab._recorder.start_capture(source, keeps_calls=False)
-    with lab.on("a", "outer"):
-        launch(lab, "a", 1, name="kernel")
-    trace = trace_of(lab)
-
-    assert not len(rows(trace, SpanKind.HOST))
-    assert parent_of(trace, "kernel") == "outer"
-    assert all(lane.kind is LaneKind.STREAM for lane in trace.lanes)
-
-
 def test_work_of_streams_that_no_session_made_has_lanes_of_its_own(lab, source):
     source.streams[5, 13] = StreamFacts("torch stream 13", 64, 0)
     source.push_work(10, 20, stream=13, context=5, name="far")
@@ -138,32 +126,6 @@ def test_work_of_streams_that_no_session_made_has_lanes_of_its_own(lab, source):
 
     assert outside == {"torch stream 13": 64, "default stream": 132}
     assert trace.lane[row_named(trace, "far")] == trace.lane[row_named(trace, "again")]
-
-
-def test_work_is_in_the_partition_in_which_its_stream_was(lab):
-    lab.partition(left=32, right="rest")
-    lab.stream("a", partition="left")
-    launch(lab, "a", 1, name="in left")
-    lab.stream("a", partition="right")
-    launch(lab, "a", 2, name="in right")
-    trace = trace_of(lab)
-
-    found = [trace.partitions[trace.partition[row_named(trace, name)]].name for name in ("in left", "in right")]
-    assert found == ["left", "right"]
-    assert trace.lane[row_named(trace, "in left")] == trace.lane[row_named(trace, "in right")]
-
-
-def test_late_work_of_a_closed_stream_is_its_own(lab, source):
-    brief = lab.stream("brief")
-    made = brief._backend_stream
-    with lab.on(brief, "work"):
-        source.push_call(lab._recorder.look_at_clock(), 10**9, correlation=4)
-    brief.close()
-    source.push_work(100, 200, stream=made, correlation=4, name="late")
-    trace = trace_of(lab)
-
-    assert trace.lanes[trace.lane[row_named(trace, "late")]].name == "brief"
-    assert parent_of(trace, "late") == "work"
 
 
 # Ranges around launches
@@ -294,19 +256,6 @@ def test_records_that_make_no_sense_are_counted_and_nowhere(lab, source):
     assert trace.metadata.dropped_records == trace.metadata.dropped_spans == 7
 
 
-def test_clear_forgets_work_samples_and_drops(lab, source):
-    launch(lab, "a", 1, name="warm-up")
-    source.push_memory(10, 4096.0, stream=key(lab, "a"))
-    source.drop_next(1)
-    source.push_work(10, 20, stream=key(lab, "a"))
-    lab.clear()
-    trace = trace_of(lab)
-    assert (len(trace), len(trace.counters), trace.metadata.dropped_records) == (0, 0, 0)
-
-    launch(lab, "a", 2, name="after")
-    assert len(rows(trace_of(lab), SpanKind.KERNEL)) == 1
-
-
 def test_a_trace_since_a_checkpoint_has_what_was_launched_after_it(lab):
     with lab.on("a", "before"):
         launch(lab, "a", 1, name="warm-up", after_ns=10**9)
@@ -328,29 +277,6 @@ def test_memory_of_streams_is_counters_of_their_lanes(lab, source):
 
 
 # Metadata
-
-
-def test_the_trace_says_what_was_captured_and_when(lab, source):
-    source.error_ns = 700
-    launch(lab, "a", 1)
-    meta = trace_of(lab).metadata
-    assert (meta.tier, meta.capture_source, meta.kernel_error_ns) == (CaptureTier.KERNELS, "fake source", 700)
-    ((start_ns, end_ns),) = meta.capture_windows
-    lab._recorder.stop_capture()
-    lab._recorder.start_capture(source)
-    windows = trace_of(lab).metadata.capture_windows
-
-    assert start_ns <= end_ns <= windows[0][1] <= windows[1][0]
-    assert windows[0][0] == start_ns
-
-
-def test_calls_that_wait_and_allocate_have_rows(lab, source):
-    source.push_call(10, 500, name="cudaStreamSynchronize", call_class=CallClass.SYNCHRONIZE)
-    source.push_call(600, 700, name="cudaMallocAsync", call_class=CallClass.MEMORY, size_bytes=4096)
-    trace = trace_of(lab)
-    row = row_named(trace, "cudaMallocAsync")
-    assert trace.extra["size_bytes"][row] == 4096
-    assert trace.duration_ns[row_named(trace, "cudaStreamSynchronize")] == 490
 
 
 def test_random_records_never_raise(lab, source):
@@ -406,22 +332,6 @@ def test_a_launch_covers_its_nodes_and_lies_in_the_range_around_it(lab):
     assert (np.diff(trace.start_ns) >= 0).all()
 
 
-def test_each_launch_of_a_graph_is_a_span(lab):
-    for correlation in (5, 6):
-        with lab.on("a", "step"):
-            launch_graph(lab, "a", correlation, [3_000, 9_000])
-    with lab.on("b", "step"):
-        launch_graph(lab, "b", 7, [3_000], graph=8)
-    trace = trace_of(lab)
-    assert [trace.names[trace.name[row]] for row in rows(trace, SpanKind.ANNOTATION).tolist()] == [
-        "graph 7",
-        "graph 7",
-        "graph 8",
-    ]
-    assert [trace.lanes[trace.lane[row]].name for row in rows(trace, SpanKind.ANNOTATION).tolist()] == ["a", "a", "b"]
-    assert not lab.trace.strays()
-
-
 def test_each_part_of_a_launch_is_a_span_of_the_lane_that_it_ran_on(lab):
     lab._recorder.name_graph(7, [(0, "old")])
     lab._recorder.name_graph(7, [(1, "load"), (3, "gemm")])
@@ -439,53 +349,7 @@ def test_each_part_of_a_launch_is_a_span_of_the_lane_that_it_ran_on(lab):
     assert trace.names[trace.name[trace.parent[load]]] == "step"
 
 
-def test_the_names_of_a_graphs_parts_are_in_the_saved_trace(lab, tmp_path):
-    lab._recorder.name_graph(7, [(0, "load")])
-    launch_graph(lab, "a", 5, [3_000])
-    trace_of(lab).save(tmp_path / "run.parquet")
-    kept = load_trace(tmp_path / "run.parquet")
-    assert [(one.node, one.label) for one in kept.details if one.graph] == [(0, "load")]
-
-
 # Which thread of the host a call, an annotation, or work was of
-
-
-def run_pair(*targets):
-    """Run functions in threads that live at the same time and have the same name."""
-    together = threading.Barrier(len(targets), timeout=60)
-
-    def run(target):
-        together.wait()
-        target()
-        together.wait()
-
-    threads = [threading.Thread(target=run, args=(target,), name="worker") for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def test_the_first_annotation_of_a_thread_is_in_the_lane_of_its_calls(lab, source):
-    source.push_annotation(1_000, 9_000, name="cudf: join")
-    source.push_launch(2_000, 3_000, 4_000, stream=0, correlation=7)
-    trace = lab.trace
-    lanes = {trace.lanes[trace.lane[row_named(trace, name)]].name for name in ("cudf: join", "cudaLaunchKernel")}
-    assert lanes == {"host: MainThread"}
-
-
-def test_work_is_in_annotations_of_its_own_thread_not_of_one_of_the_same_name(lab, source):
-    idents = []
-    run_pair(*[lambda: (idents.append(threading.get_ident()), lab._recorder.thread_state())] * 2)
-    run_pair(*[lambda: lab.trace] * 2)
-    source.push_annotation(1_000, 9_000, name="cudf: join", thread=idents[0])
-    for number, ident in enumerate(idents):
-        source.push_call(2_000, 2_100, correlation=7 + number, thread=ident)
-        source.push_work(3_000, 4_000, stream=0, correlation=7 + number, name=f"kernel {number}")
-    trace = lab.trace
-
-    assert parent_of(trace, "kernel 0") == "cudf: join"
-    assert parent_of(trace, "kernel 1") is None
 
 
 @pytest.mark.parametrize("skew_ns", [-30_000, 0, 30_000])
@@ -512,37 +376,6 @@ def test_annotations_are_matched_to_ranges_on_the_hosts_clock(lab, source, skew_
     for name in ("first", "second", "outer"):
         assert parent_of(trace, f"in {name}") == name
         assert parent_of(trace, f"kernel of {name}") == f"in {name}"
-
-
-class TestThreads:
-    def test_they_are_bounded(self):
-        threads = Threads(LaneTable(), limit=3)
-        codes = [threads.code(ident, "worker") for ident in range(100)]
-        assert threads.texts == ("worker", "worker (2)", OTHER_NAMES)
-        assert set(codes[2:]) == {2}
-        assert len(threads._codes) <= 3
-
-
-def test_a_number_that_is_used_again_is_another_thread():
-    threads = Threads(LaneTable())
-    threads.note(5, "first", 1_000)
-    threads.note(5, "second", 2_000)
-
-    codes = threads.codes(np.array([5, 5, 5, 6]), np.array([500, 1_999, 2_000, 0]))
-
-    assert codes[0] == codes[1] != codes[2]
-    assert len(set(codes.tolist())) == 3
-    assert len(set(threads.lanes(np.array([5, 5]), np.array([0, 3_000])).tolist())) == 2
-
-
-def test_a_thread_that_has_ended_gives_its_name_to_no_other():
-    threads = Threads(LaneTable())
-    threads.note(5, "ended", 0)
-    threads.look(1_000)
-
-    codes = threads.codes(np.array([5, 5]), np.array([999, 1_000])).tolist()
-
-    assert [threads.texts[code] for code in codes] == ["ended", "thread 5"]
 
 
 # Copies between devices
