@@ -300,9 +300,9 @@ class Node(OneOfSeveral):
         return self.trace.timeline()
 
     def mark(self, text: str) -> None:
-        """Mark this moment in the timeline, across the streams of all devices; see `Session.mark`."""
+        """Mark this moment in the timeline, across the streams of all devices; see `Recording.mark`."""
         for one in self._sessions:
-            one.mark(text)
+            one.recording.mark(text)
 
     def clear(self) -> None:
         """Forget what was recorded so far, on all devices."""

@@ -19,7 +19,7 @@ from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.analysis import Explanation, Share
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.bench import Bench
-from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
+from gpustreamlab.errors import CloseError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
@@ -517,33 +517,6 @@ class Session(ProcessBound):
         [2.0, 2.0, 2.0]
         """
         return call_on(self._keeper, self.on(lane, label), call, args, kwargs, hold=hold)
-
-    def mark(self, text: str) -> None:
-        """Mark this moment in the timeline, across all streams.
-
-        Parameters
-        ----------
-        text
-            What is written there; the newest 10,000 marks are kept.
-
-        Raises
-        ------
-        InvalidNameError
-            If the text is none.
-
-        Examples
-        --------
-        >>> with Session("sim") as lab:
-        ...     lab.mark("warm-up done")
-        ...     [marker.text for marker in lab.trace.markers]
-        ['warm-up done']
-        """
-        self._life.require_open("mark a moment")
-        if not isinstance(text, str):
-            raise InvalidNameError(
-                f"A mark's text is a str, not {type(text).__name__}. Use for example lab.mark({str(text)[:40]!r})."
-            )
-        self._recorder.mark(text)
 
     def _begin_cell(self, text: str) -> None:
         """Note that a notebook cell begins: it is marked in the timeline as soon as a range is opened in it."""

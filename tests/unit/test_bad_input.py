@@ -141,7 +141,7 @@ SAYS = {
         ("lab.stream(3)", "not int", "lab.stream('copy')"),
         ("lab.on('copy', 5)", "label", "not int", "example '5'"),
         ("lab.recording.start_range('copy', None)", "label", "NoneType", "example 'load'"),
-        ("lab.mark(5)", "not int", "lab.mark('5')"),
+        ("lab.recording.mark(5)", "not int", "lab.recording.mark('5')"),
         ("lab.partition({'': 8})", "cannot be empty", "decode=32"),
         ("lab.partition({'a b': 8})", "use 'a_b'"),
         ("lab.partition({3: 8})", "not int"),

@@ -292,7 +292,7 @@ def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
     with Node(backend="sim") as node:
         hand_over(node)
         for session in node:
-            session.mark("half-way")
+            session.recording.mark("half-way")
             session.capture("kernels", host=True)
         hand_over(node)
         assert [marker.text for marker in node.trace.markers] == ["half-way"]

@@ -89,7 +89,7 @@ def step(lab, source, number, kind):  # noqa: C901 - a table
             with lab.on(lane, "waits"):
                 lane.wait(other.record())
         case 3:
-            lab.mark(f"mark {number}")
+            lab.recording.mark(f"mark {number}")
         case 4:
             source.push_work(number * 10 + 1, number * 10 + 6, stream=9, name="k", detail=kernel_detail(f"k{number % 4}"))
             source.push_dependency(source=(0, 1), record=number, target=(0, 2), wait=number + 1)
@@ -293,7 +293,7 @@ def test_tables_are_told_only_where_they_changed():
     with recording() as (lab, _):
         first = lab._recorder.changes()
         same = lab._recorder.changes(first.place)
-        lab.mark("here")
+        lab.recording.mark("here")
         marked = lab._recorder.changes(same.place)
         lab.stream("new")
         changed = lab._recorder.changes(marked.place)

@@ -31,7 +31,7 @@ def texts(lab, kind=None):
 
 def test_a_mark_is_in_the_trace_at_its_time(lab):
     record(lab)
-    lab.mark("half-way")
+    lab.recording.mark("half-way")
     record(lab)
     (marker,) = lab.trace.markers
 
@@ -41,7 +41,7 @@ def test_a_mark_is_in_the_trace_at_its_time(lab):
 
 def test_marks_cost_the_simulated_host_nothing(lab):
     before = lab._backend.driver.clock.now_ns
-    lab.mark("now")
+    lab.recording.mark("now")
     lab._begin_cell("In [1]")
     lab._end_cell("In [1]")
 
@@ -82,7 +82,7 @@ def test_the_cell_that_made_the_session_is_marked_where_it_was_made():
 
 def test_the_newest_marks_are_kept_and_the_others_counted(lab):
     for number in range(KEPT_MARKERS + 3):
-        lab.mark(str(number))
+        lab.recording.mark(str(number))
 
     assert texts(lab)[0] == "3"
     assert len(lab.trace.markers) == KEPT_MARKERS
@@ -90,7 +90,7 @@ def test_the_newest_marks_are_kept_and_the_others_counted(lab):
 
 
 def test_clear_forgets_marks_and_their_count(lab):
-    lab.mark("warm-up")
+    lab.recording.mark("warm-up")
     lab._begin_cell("In [1]")
     record(lab)
     lab.clear()
@@ -100,8 +100,8 @@ def test_clear_forgets_marks_and_their_count(lab):
 
 
 def test_long_and_broken_text_is_kept_as_far_as_it_can_be_stored(lab):
-    lab.mark("x" * 10_000 + "\ud800")
-    lab.mark("\ud800")
+    lab.recording.mark("x" * 10_000 + "\ud800")
+    lab.recording.mark("\ud800")
 
     assert [len(text) for text in texts(lab)] == [1_001, 1]
 
