@@ -9,7 +9,7 @@
     │   ├── CaptureUnavailableError   (RuntimeError)  kernels cannot be captured here, or not now
     │   ├── MissingExtraError         (ImportError)   an optional package is not installed
     │   └── NotSimulatedError         (NotImplementedError)  the simulated device does not model this
-    ├── AdapterError                  (RuntimeError)  a library that cannot follow the selected lane
+    ├── AdapterError                  (RuntimeError)  a library that cannot follow the selected stream
     ├── DeviceError                   (RuntimeError)  the driver refused or failed
     │   ├── GraphCaptureError                         a call that no CUDA graph can hold, or an unjoined stream
     │   ├── DeviceNotFoundError       (ValueError)    no device of that ordinal
@@ -27,7 +27,7 @@
     ├── InvalidNameError              (ValueError)    a stream or label name that cannot be used
     ├── StreamNotFoundError           (KeyError)      no stream of that name
     ├── StreamExistsError             (ValueError)    the name is taken by a different stream
-    ├── StreamRefusedError            (ValueError)    a stream that cannot be a lane, with the reason
+    ├── StreamRefusedError            (ValueError)    a stream that cannot be used, with the reason
     ├── PartitionError                (ValueError)    SMs that cannot be shared out as asked
     │   ├── PartitionInUseError       (RuntimeError)  streams still work in a partition that would go or change
     │   └── PartitionUnavailableError (RuntimeError)  this device or driver cannot partition its SMs
@@ -129,12 +129,12 @@ class NotSimulatedError(BackendError, NotImplementedError):
 
 
 class AdapterError(GPUStreamLabError, RuntimeError):
-    """A library cannot follow the selected lane; raised by what makes an adapter, and shown in ``lab.recording.adapters``."""
+    """A library cannot follow the selected stream; raised by what makes an adapter, and shown in ``lab.recording.adapters``."""
 
     def __init__(self, reason: str, *, has_work: bool = True) -> None:
         super().__init__(reason)
         self.has_work = has_work
-        """False where the library has no work on the device: nothing can leave the lane, so nobody is warned."""
+        """False where the library has no work on the device: nothing can leave the stream, so nobody is warned."""
 
 
 class DeviceError(GPUStreamLabError, RuntimeError):
@@ -235,7 +235,7 @@ class StreamExistsError(GPUStreamLabError, ValueError):
 
 
 class StreamRefusedError(GPUStreamLabError, ValueError):
-    """A stream that cannot become a lane, with the reason."""
+    """A stream that cannot be used, with the reason."""
 
 
 class PartitionError(GPUStreamLabError, ValueError):
@@ -264,7 +264,7 @@ class PartitionNotFoundError(GPUStreamLabError, KeyError):
 
 
 class AdapterWarning(UserWarning):
-    """A library does not follow the selected lane, or not any more; its work runs elsewhere."""
+    """A library does not follow the selected stream, or not any more; its work runs elsewhere."""
 
 
 class CaptureWarning(UserWarning):
@@ -272,7 +272,7 @@ class CaptureWarning(UserWarning):
 
 
 class SelectionWarning(UserWarning):
-    """Work may have gone to another lane than the program says, in a way that cannot be made right from here."""
+    """Work may have gone to another stream than the program says, in a way that cannot be made right from here."""
 
 
 class SpoolWarning(UserWarning):

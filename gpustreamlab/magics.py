@@ -35,7 +35,8 @@ from gpustreamlab.notebook.parsers import PARSERS
 from gpustreamlab.notebook.program_cell import ProgramCells, first_run_note, show_check, show_plan, show_replay
 from gpustreamlab.programs import Plan
 from gpustreamlab.record.capture import Capture
-from gpustreamlab.session import Session, open_sessions
+from gpustreamlab.session import Session
+from gpustreamlab.streams.life import open_sessions
 from gpustreamlab.streams.selection import Selection
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.timeline import Timeline

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
-from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import OneOfSeveral, wrap_lines
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
@@ -44,18 +42,16 @@ from gpustreamlab.errors import (
     TraceError,
     nearest_hint,
 )
-from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Note, merge, with_written
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, merge
+from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
-from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.typing import SessionState
 
 if TYPE_CHECKING:
     from typing import Self
 
     from gpustreamlab.analysis import Explanation, Overlap, Stragglers, Strays
-    from gpustreamlab.timeline import Timeline
     from gpustreamlab.trace import Trace
 
 __all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]
@@ -72,7 +68,7 @@ STOP_S = 2.0
 """How long is waited for calls that were interrupted."""
 
 
-class Cluster(OneOfSeveral):
+class Cluster(OneOfSeveral, Watched):
     """Many processes, each with a `Session`, on engines of ipyparallel or workers of Dask.
 
     Parameters
@@ -140,10 +136,8 @@ class Cluster(OneOfSeveral):
         self._entry = Entry(self._engines, self._client, backend, options, ring_size)
         self._partitioning: Callable[..., Any] | None = None
         self._is_closed = False
-        self._last_trace: Trace | None = None
         self._clocks = Clocks()
         self._live_zero_ns: int | None = None
-        self._notes: tuple[Note, ...] = ()
         self._follower = Follower(self._engines, self._client, join=self._join, joined=self._show_too, clocks=self._clocks)
         try:
             lives = self._entry.admit_all()
@@ -378,23 +372,6 @@ class Cluster(OneOfSeveral):
             remarks.append(f"Compared since engine {max(lives, key=lambda life: life.mirror.process).name} came.")
         return replace(found, remarks=(*found.remarks, *remarks))
 
-    def timeline(
-        self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
-    ) -> Timeline:
-        """Return the timeline of all engines, on one clock.
-
-        In a notebook it goes on growing while work runs, as `Session.timeline`, whose arguments these are.
-
-        Raises
-        ------
-        OptionError
-            If an argument is out of range.
-        """
-        check_timeline_options(None, live, refresh_hz, capacity)
-        if live and not self._is_closed and running_kernel_shell() is not None:
-            return self._views.get(self, refresh_hz, capacity)
-        return self.trace.timeline()
-
     @property
     def state(self) -> SessionState:
         """Where it is in its life."""
@@ -547,12 +524,6 @@ class Cluster(OneOfSeveral):
     def _newest_hazard_ns(self) -> int:
         """Return when an engine has told of hazards last, by the client's clock; -1 where none has."""
         return max((life.mirror.hazards_ns for life in self._lives()), default=-1)
-
-    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
-        """Take what the reader of a live timeline has written on it, all of it."""
-        self._notes = notes
-        if self._last_trace is not None:
-            self._last_trace = with_written(self._last_trace, notes)
 
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""

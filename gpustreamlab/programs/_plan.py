@@ -108,7 +108,7 @@ def _stream_names(streams: int | Sequence[str], given: Sequence[str]) -> list[st
     if isinstance(streams, int):
         if isinstance(streams, bool) or not 1 <= streams <= MOST_STREAMS:
             raise OptionError(f"streams is {streams!r}; a plan uses 1 to {MOST_STREAMS} streams. Use program.plan(streams=2).")
-        return [*given, *(f"lane-{number}" for number in range(1, streams + 1))][:streams]
+        return [*given, *(f"stream-{number}" for number in range(1, streams + 1))][:streams]
     names = [] if isinstance(streams, str) else list(streams)
     if not 1 <= len(set(names)) == len(names) <= MOST_STREAMS:
         raise OptionError(

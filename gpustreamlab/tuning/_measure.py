@@ -108,7 +108,7 @@ class Rig:
         self.lab = lab
         self.session = type(lab)(lab._backend, title="measurements", hazards="off")
         self._twins: dict[tuple[str, int], Any] = {}
-        """Streams of the rig as lanes of the user's session, by name and handle."""
+        """Streams of the rig as streams of the user's session, by name and handle."""
 
     def twin(self, stream: Any) -> Any:
         """Return a stream of the rig as one of the user's session: its functions may ask that what is selected."""
@@ -125,7 +125,7 @@ class Rig:
         return made
 
     def close(self) -> None:
-        """Close it, and the lanes that stood for its streams."""
+        """Close it, and the streams that stood for its own."""
         try:
             for twin in self._twins.values():
                 if twin.name.startswith(BENCH):

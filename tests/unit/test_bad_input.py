@@ -123,7 +123,7 @@ SAYS = {
         ("lab.recording.since(None)", "None", "lab.recording.checkpoint()"),
         ("lab.timeline().save(at / 'run.jpg')", "'run.jpg'", "'.html'", "lab.trace.save('run.parquet')"),
         ("lab.timeline().save(at / 'run')", "'run'", "'.html'"),
-        ("lab.timeline('run.parquet')", "not of a str", "load_trace('run.parquet')"),
+        ("lab.timeline(live='run.parquet')", "'run.parquet'", "load_trace('run.parquet').timeline()"),
         ("lab.on('copy')(int)", "cannot decorate", "takes a function"),
         ("lab.on('copy')('f')", "cannot decorate", "takes a function"),
         ("lab.on('copy')(classmethod(print))", "cannot decorate", "below @classmethod"),

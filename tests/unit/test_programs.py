@@ -395,7 +395,7 @@ def test_what_needs_a_run_before_it_says_so(lab, method):
     with pytest.raises(ProgramError, match=rf"not run yet, so plan\.{method}\(\).*plan\.run\(\)"):
         getattr(plan, method)()
     assert "not run yet" in repr(plan)
-    assert plan.code == "with lab.on('lane-1', 'u = x + 1'):\n    u = x + 1\n"
+    assert plan.code == "with lab.on('stream-1', 'u = x + 1'):\n    u = x + 1\n"
 
 
 @pytest.mark.parametrize("options", [{"hazards": "off"}, {"hazards": "wait"}, {"capture": "ranges"}])
