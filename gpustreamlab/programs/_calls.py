@@ -26,10 +26,8 @@ from gpustreamlab.programs._torch import BASED_ON_TORCH, STREAMS_OF_TORCH, UNSEE
 
 CALL = "__gpustreamlab_call__"
 """The built-in that is told of a recorded program's calls. It stays: a generator may go on when the recording is over."""
-_LEFT_ALONE = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
-"""Built-ins that look at their caller."""
-RUNS_TEXT = frozenset({"eval", "exec", "__import__"})
-"""Built-ins that run what nobody has read."""
+_LEFT_ALONE = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})  # Built-ins that look at their caller
+RUNS_TEXT = frozenset({"eval", "exec", "__import__"})  # Built-ins that run what nobody has read
 _KERNELS = frozenset({"RawKernel", "ElementwiseKernel", "ReductionKernel", "JitRawKernel", "_JitRawKernel"})
 """Kernels of CuPy that the user wrote: they touch the arrays that they are given."""
 _KERNEL_LIBRARIES = frozenset({"numba", "triton"})
@@ -45,18 +43,15 @@ _CHANGES_FILES = re.compile(
     "truncate|unlink|write\\w*"
 )
 """Functions and methods that do, of what may also only look."""
-_TAKES_FUNCTIONS = (map, filter, sorted, min, max, functools.reduce)
-"""What calls functions that it is given."""
-_STEERS = frozenset({"on", "select", "run_on", "partition"})
-"""Methods of a session under which work goes to streams of its own."""
+_TAKES_FUNCTIONS = (map, filter, sorted, min, max, functools.reduce)  # What calls functions that it is given
+_STEERS = frozenset({"on", "select", "run_on", "partition"})  # Methods of a session under which work goes to streams of its own
 _ORDERS = frozenset({"synchronize", "wait", "make_wait", "record", "use", "hold", "query"})
 """Methods of sessions, streams and events that order work, or ask for the order."""
 _OF_PROGRAMS = frozenset(
     {("Session", "program"), ("Program", "plan"), *(("Plan", method) for method in ("run", "check", "compare", "capture"))}
 )
 """Methods that a program cannot call, with their classes."""
-_MADE_BY_A_STATEMENT = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: of a class that is none of the interpreter's own."""
+_MADE_BY_A_STATEMENT = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of a class that is none of the interpreter's own
 _CLOSES = frozenset({"close"})
 
 
@@ -88,25 +83,18 @@ setattr(builtins, CALL, _told)
 class CallLog:
     """Is told of the calls of a recorded program, and keeps what it cannot follow."""
 
-    active: ClassVar[dict[int, CallLog]] = {}
-    """Those that a program is recorded by now, by its thread."""
+    active: ClassVar[dict[int, CallLog]] = {}  # Those that a program is recorded by now, by its thread
 
     def __init__(self, touch: Callable[[str, object], None], is_own: Callable[[types.CodeType], bool]) -> None:
         self._touch = touch
         self._is_own = is_own
         self._rewritten: dict[int, tuple[types.CodeType | None, types.CodeType]] = {}
-        self.unknown = ""
-        """What was called last, and is not followed; empty for nothing."""
-        self.is_chance = False
-        """Whether something was called that gives other values each time."""
-        self.steers = False
-        """Whether a stream was selected."""
-        self.orders = False
-        """Whether something was ordered that the program orders itself."""
-        self.outside = ""
-        """What was called that may change files, processes or other machines; empty for nothing."""
-        self.line = 0
-        """The line of the statement."""
+        self.unknown = ""  # What was called last, and is not followed; empty for nothing
+        self.is_chance = False  # Whether something was called that gives other values each time
+        self.steers = False  # Whether a stream was selected
+        self.orders = False  # Whether something was ordered that the program orders itself
+        self.outside = ""  # What was called that may change files, processes or other machines; empty for nothing
+        self.line = 0  # The line of the statement
 
     def begin(self, line: int) -> None:
         """Forget what the statement before has called."""

@@ -31,10 +31,8 @@ from gpustreamlab.programs._torch import TorchAccesses, watching_torch
 from gpustreamlab.typing import SpanKind
 
 MOST_REPEATS = 10_000
-SPACINGS = 1_000
-"""How many spacings of a type results may be apart that differ from run to run on one stream, too."""
-MOST_DEPTH = 8
-"""How deep in containers and objects values are compared."""
+SPACINGS = 1_000  # How many spacings of a type results may be apart that differ from run to run on one stream, too
+MOST_DEPTH = 8  # How deep in containers and objects values are compared
 _CODE = (types.ModuleType, types.FunctionType, types.MethodType)
 
 
@@ -42,18 +40,12 @@ _CODE = (types.ModuleType, types.FunctionType, types.MethodType)
 class Both:
     """A program as it was planned, and on one stream."""
 
-    program: Statements
-    """The program."""
-    planned: Code
-    """As it was planned."""
-    one_stream: Code
-    """On one stream."""
-    captured: Code
-    """As it is captured into a CUDA graph."""
-    home: str
-    """The stream in which the plan begins and ends."""
-    has_barriers: bool = False
-    """Whether statements call what is not followed."""
+    program: Statements  # The program
+    planned: Code  # As it was planned
+    one_stream: Code  # On one stream
+    captured: Code  # As it is captured into a CUDA graph
+    home: str  # The stream in which the plan begins and ends
+    has_barriers: bool = False  # Whether statements call what is not followed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)

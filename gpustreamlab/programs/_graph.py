@@ -232,15 +232,13 @@ class _Scheduler:
         self._knew: list[dict[str, int]] = []
         self._host_ns = 0
         self._host_waited_for = -1
-        self._engine_free = dict.fromkeys(Engine, (0, -1))
-        """When each copy engine is free, and behind which statement."""
+        self._engine_free = dict.fromkeys(Engine, (0, -1))  # When each copy engine is free, and behind which statement
         self._running: list[tuple[int, float, int]] = []
         self.stream: list[str | None] = []
         self.waits: list[tuple[Wait, ...]] = []
         self.start_ns: list[int] = []
         self.end_ns: list[int] = []
-        self.setter: list[int] = []
-        """Which statement each had to wait for last; -1 for none."""
+        self.setter: list[int] = []  # Which statement each had to wait for last; -1 for none
 
     def place(self, number: int, behind: Sequence[Dependency]) -> None:
         work = self._works[number]

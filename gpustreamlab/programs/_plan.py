@@ -41,18 +41,13 @@ __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
 
 _numbers = itertools.count(1)
 
-MOST_STREAMS = 32
-"""How many streams a plan may use."""
-LEAST_GAIN = 1.05
-"""Below this predicted speed-up one stream is planned."""
+MOST_STREAMS = 32  # How many streams a plan may use
+LEAST_GAIN = 1.05  # Below this predicted speed-up one stream is planned
 _CODE = "margin:0.4em 0;padding:0.5em;overflow-x:auto;color:inherit;background:rgba(128,128,128,0.12)"
-TIMED_RUNS = 2
-"""Runs as planned that are measured."""
+TIMED_RUNS = 2  # Runs as planned that are measured
 _PROBE = "__gpustreamlab_time__"
-LISTED_STATEMENTS = 60
-"""How many statements a plan's table has."""
-LISTED_CRITICAL = 12
-"""Most lines of the critical path that are listed."""
+LISTED_STATEMENTS = 60  # How many statements a plan's table has
+LISTED_CRITICAL = 12  # Most lines of the critical path that are listed
 
 
 class Program:
@@ -266,13 +261,10 @@ class Plan(Reported):
         self._program = program
         self._names = list(names)
         self._is_one = is_one
-        self._signature: Signature | None = None
-        """What its recording depends on; None before the first run."""
-        self._shared: tuple[str, ...] = ()
-        """What the first run changed, and copies would share."""
+        self._signature: Signature | None = None  # What its recording depends on; None before the first run
+        self._shared: tuple[str, ...] = ()  # What the first run changed, and copies would share
         self._runs = 0
-        self._timed: list[list[Work]] = []
-        """What each statement took in the runs that measure it."""
+        self._timed: list[list[Work]] = []  # What each statement took in the runs that measure it
         self._alive: list[weakref.ref[Any]] = []
         self._fitted: tuple[Signature | None, dict[str, int]] = None, {}
         """What fitted last, as long as the inputs are the same objects and hold the same ones."""

@@ -50,8 +50,7 @@ _RUNS_CODE = (
 """Iterators that run code of the user's for their next value."""
 _DEFINES = (ast.FunctionDef, ast.Lambda, ast.ClassDef)
 _UNCHANGED = (types.ModuleType, types.FunctionType, type)
-COST_TRIES = 3
-"""How often the host's cost of a stream is measured."""
+COST_TRIES = 3  # How often the host's cost of a stream is measured
 WAITED_NS = 4 * LAUNCH_NS
 """A statement that enqueues nothing and orders streams, and took the host longer than this, has waited for the device."""
 
@@ -66,30 +65,21 @@ class _Step:
     is_chance: bool = False
     steers: bool = False
     orders: bool = False
-    outside: str = ""
-    """Its line, with what it calls that may change files, processes or other machines."""
-    named: frozenset[int] = frozenset()
-    """Pieces of the arrays that it names itself."""
-    looked_up: frozenset[str] = frozenset()
-    """Variables that it, or functions of the user's behind it, look up."""
-    reaches_device: bool = False
-    """Whether it leads to arrays on the device, which it may use next time."""
-    reaches_host: bool = False
-    """Whether it leads to arrays of the host, whose values may be others next time."""
-    can_decide: bool = False
-    """Whether functions behind it have conditions."""
-    can_choose: bool = False
-    """Whether functions behind it take items by an index."""
+    outside: str = ""  # Its line, with what it calls that may change files, processes or other machines
+    named: frozenset[int] = frozenset()  # Pieces of the arrays that it names itself
+    looked_up: frozenset[str] = frozenset()  # Variables that it, or functions of the user's behind it, look up
+    reaches_device: bool = False  # Whether it leads to arrays on the device, which it may use next time
+    reaches_host: bool = False  # Whether it leads to arrays of the host, whose values may be others next time
+    can_decide: bool = False  # Whether functions behind it have conditions
+    can_choose: bool = False  # Whether functions behind it take items by an index
     leads: dict[str, bool] = field(default_factory=dict)
     """Variables that it binds or may change, new arrays left out; and whether they lead to arrays that are not new."""
     reached: dict[int, str] = field(default_factory=dict)
     """Names of variables by the pieces of memory that they reach, in front of it."""
     crossing: dict[int, str] = field(default_factory=dict)
     """Names of variables by the pieces of memory that they reach, behind it."""
-    born: set[int] = field(default_factory=set)
-    """Pieces that were first seen in it."""
-    host_ns: int = 0
-    """How long the host took for it, with what takes notes, in ns."""
+    born: set[int] = field(default_factory=set)  # Pieces that were first seen in it
+    host_ns: int = 0  # How long the host took for it, with what takes notes, in ns
 
 
 def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]:
@@ -248,12 +238,9 @@ class _Tap:
         self._seen: set[int] = set()
         self._tensors = TorchPieces()
         self._areas = _Areas()
-        self.containers = set[str]()
-        """Variables that lead to arrays and are none."""
-        self.notes: list[str] = []
-        """What could not be known, one sentence each."""
-        self.bounds_ns: list[int] = []
-        """When each statement began, and when the last one ended, by the host's clock."""
+        self.containers = set[str]()  # Variables that lead to arrays and are none
+        self.notes: list[str] = []  # What could not be known, one sentence each
+        self.bounds_ns: list[int] = []  # When each statement began, and when the last one ended, by the host's clock
 
     def run(self, program: Statements, values: dict[str, Any], home: str) -> list[_Step]:
         """Run the statements, one by one."""
@@ -559,10 +546,8 @@ def _joined(
     source: Source, steps: Sequence[_Step], works: Sequence[Work], unknown: Mapping[str, str], random: Iterable[str]
 ) -> list[Work]:
     """Put what statements touch beside what they took, and say which are barriers."""
-    uncertain = dict(unknown)
-    """Variables that may lead to other arrays in the next run, and why."""
-    varying = set(random)
-    """Variables that may have other values in the next run; they lead to no array that was there before."""
+    uncertain = dict(unknown)  # Variables that may lead to other arrays in the next run, and why
+    varying = set(random)  # Variables that may have other values in the next run; they lead to no array that was there before
     joined = []
     for statement, step, work in zip(source.statements, steps, works, strict=True):
         leading = sorted(step.looked_up & uncertain.keys())

@@ -20,10 +20,8 @@ from typing import Any
 
 from gpustreamlab.errors import ProgramError
 
-RESULT = "result"
-"""The variable that holds what a function returns, or what the last expression of a cell gives."""
-LABEL_LENGTH = 60
-"""How much of a statement its range is called by."""
+RESULT = "result"  # The variable that holds what a function returns, or what the last expression of a cell gives
+LABEL_LENGTH = 60  # How much of a statement its range is called by
 _ANNOTATION = "#:"
 FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 """Flags of code whose source has ``from __future__ import ...``; without `dont_inherit`, what is compiled here has ours."""
@@ -33,26 +31,16 @@ FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_fla
 class Statement:
     """One statement of a program."""
 
-    line: int
-    """Its first line, from 1, in the source as it was given."""
-    text: str
-    """Its source, as Python writes it."""
-    node: ast.stmt
-    """The same as a tree, with the lines of the source."""
-    stream: str | None
-    """The stream that it was given by ``with lab.on(...)`` or ``#: name``; None if it is to be found."""
-    label: str
-    """What its work is called on the timeline."""
-    reads: frozenset[str]
-    """Names that it looks up."""
-    writes: frozenset[str]
-    """Names that it binds or deletes."""
-    needs: frozenset[str]
-    """Names that it may look up before it binds them."""
-    binds: frozenset[str]
-    """Names that it binds whatever its conditions are."""
-    is_branching: bool
-    """Whether any condition decides what it does."""
+    line: int  # Its first line, from 1, in the source as it was given
+    text: str  # Its source, as Python writes it
+    node: ast.stmt  # The same as a tree, with the lines of the source
+    stream: str | None  # The stream that it was given by ``with lab.on(...)`` or ``#: name``; None if it is to be found
+    label: str  # What its work is called on the timeline
+    reads: frozenset[str]  # Names that it looks up
+    writes: frozenset[str]  # Names that it binds or deletes
+    needs: frozenset[str]  # Names that it may look up before it binds them
+    binds: frozenset[str]  # Names that it binds whatever its conditions are
+    is_branching: bool  # Whether any condition decides what it does
 
     @functools.cached_property
     def chooses(self) -> bool:
@@ -71,18 +59,12 @@ class Statement:
 class Source:
     """A program as it was given."""
 
-    statements: tuple[Statement, ...]
-    """In their order."""
-    filename: str
-    """What tracebacks call it."""
-    function: FunctionType | None
-    """The function; None for text."""
-    session_name: str | None
-    """The variable through which the program calls the session; None if it does not."""
-    result: str | None
-    """The variable that gets what the last expression gives; None if there is none."""
-    flags: int = 0
-    """The flags that it is compiled with: those of its ``from __future__ import ...``."""
+    statements: tuple[Statement, ...]  # In their order
+    filename: str  # What tracebacks call it
+    function: FunctionType | None  # The function; None for text
+    session_name: str | None  # The variable through which the program calls the session; None if it does not
+    result: str | None  # The variable that gets what the last expression gives; None if there is none
+    flags: int = 0  # The flags that it is compiled with: those of its ``from __future__ import ...``
 
     @functools.cached_property
     def inputs(self) -> frozenset[str]:

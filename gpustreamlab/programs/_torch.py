@@ -19,8 +19,7 @@ BASED_ON_TORCH = frozenset({"torch", "torchvision", "torchaudio", "transformers"
 """Libraries whose work on the device goes through torch's dispatcher."""
 UNSEEN = frozenset({"backward", "grad", "from_dlpack"})
 """Functions of torch that work in threads of its own, or in another library's memory."""
-STREAMS_OF_TORCH = "torch.cuda"
-"""Where torch's streams, events and waits are: what calls them orders work itself."""
+STREAMS_OF_TORCH = "torch.cuda"  # Where torch's streams, events and waits are: what calls them orders work itself
 _READS_BACK = frozenset({"_local_scalar_dense", "nonzero", "unique", "_unique2", "masked_select", "equal", "is_nonzero"})
 
 Note = Callable[[str, Sequence[Any], Sequence[Any]], None]

@@ -114,19 +114,15 @@ def gives_others(value: object) -> bool:
 
 # What variables lead to
 
-MORE = "more than are followed"
-"""The key of a place that stands for all behind the last that is looked at."""
+MORE = "more than are followed"  # The key of a place that stands for all behind the last that is looked at
 
 
 class Slot(NamedTuple):
     """A place that holds a value, and that another one can be put into."""
 
-    key: Any
-    """Its index, key or name."""
-    value: Any
-    """What it holds."""
-    owner: Any = None
-    """What has it."""
+    key: Any  # Its index, key or name
+    value: Any  # What it holds
+    owner: Any = None  # What has it
     put: Callable[[Any, Any, Any], object] | None = None
     """Called with owner, key and another value puts that there; None where that cannot be done."""
 
@@ -297,8 +293,7 @@ class Signature:
 
     parts: Mapping[str, tuple[object, ...]]
     """What a variable leads to, by its name, and what a function, class or module does, by kind and name."""
-    unknown: Mapping[str, str]
-    """What leads to what gives another value each time, an iterator or a file, and what that is."""
+    unknown: Mapping[str, str]  # What leads to what gives another value each time, an iterator or a file, and what that is
     views: Sequence[tuple[Callable[[Any], tuple[int, ...]], Callable[[], Any], tuple[int, ...]]] | None
     """How to look again at all that was looked into, and the identities of what it held; None where that includes modules.
 
@@ -306,8 +301,7 @@ class Signature:
     """
     dicts: Sequence[dict[Any, Any]]
     """The dictionaries among it, those of objects as well, which are many: they are looked at in one go."""
-    held: tuple[tuple[int, ...], tuple[int, ...]]
-    """The identities of their keys and values."""
+    held: tuple[tuple[int, ...], tuple[int, ...]]  # The identities of their keys and values
 
     def changed(self, other: Signature) -> list[str]:
         """Return which parts of it are others in another one."""

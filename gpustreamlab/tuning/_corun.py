@@ -33,20 +33,15 @@ from gpustreamlab.typing import BoolArray, Int64Array
 
 __all__ = ["Corun", "Place", "TaskTimes", "read_tasks"]
 
-FEWEST_CALLS = 4
-"""Periods that a task needs for its median to be told."""
-LEAST_BUSY = 0.9
-"""A task alone whose work runs for less of its time is bound by the host."""
-CALLING = 0.9
-"""Where the host makes calls for more of the time, it is what sets the pace of all."""
-HOLDING = 2
-"""A call that takes the host this many times as long as another task's period keeps that one from being called."""
+FEWEST_CALLS = 4  # Periods that a task needs for its median to be told
+LEAST_BUSY = 0.9  # A task alone whose work runs for less of its time is bound by the host
+CALLING = 0.9  # Where the host makes calls for more of the time, it is what sets the pace of all
+HOLDING = 2  # A call that takes the host this many times as long as another task's period keeps that one from being called
 STARVED_TURNS = 4
 """A task that was called this many times as often as it had to be keeps another one from running: that one is not awaited."""
 LEAST_NS = 4_000_000
 """On a GPU, calls are made until they have taken this long at least: those of short tasks more often than was asked for."""
-MOST_CALLS = 20_000
-"""Calls of a short task beside a long one, at most."""
+MOST_CALLS = 20_000  # Calls of a short task beside a long one, at most
 
 
 class Place(NamedTuple):
