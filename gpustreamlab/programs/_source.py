@@ -259,15 +259,9 @@ class _Reader:
     def _read(self, node: ast.stmt, stream: str | None, label: str) -> Iterator[Statement]:
         given = self._given_stream(node)
         if given is not None and isinstance(node, ast.With):
-            self._refuse_annotation(node)
             for inner in node.body:  # the innermost selection counts, as where it runs
                 yield from self._read(inner, *given)
             return
-        annotated = self._annotation(node)
-        if annotated is not None and stream is not None and annotated != stream:
-            raise ProgramError(
-                f"Line {node.lineno} is annotated with stream {annotated!r} inside `with ...on({stream!r})`. Keep one of them."
-            )
         text = ast.unparse(node)
         reads, writes = names_of(node)
         needs, binds = first_uses(node, (reads, writes))
@@ -275,7 +269,7 @@ class _Reader:
             line=node.lineno,
             text=text,
             node=node,
-            stream=annotated or stream,
+            stream=self._annotation(node) or stream,  # what stands beside it counts over the block around it
             label=label or short_text(text, LABEL_LENGTH),
             reads=reads,
             writes=writes,
@@ -300,23 +294,12 @@ class _Reader:
         return None
 
     def _annotation(self, node: ast.stmt) -> str | None:
-        first = node.lineno - self._above
-        last = (node.end_lineno or node.lineno) - self._above
-        found = {self._annotations[line] for line in range(first, last + 1) if line in self._annotations}
-        above = first - 1
+        """Return the stream of a comment ``#: stream`` beside a statement, or in the comments right above it."""
+        above = node.lineno - self._above - 1
         while above >= 1 and self._lines[above - 1].lstrip().startswith("#"):
-            if self._lines[above - 1].lstrip().startswith(_ANNOTATION):
-                found.add(self._annotations[above])
             above -= 1
-        if len(found) > 1:
-            raise ProgramError(
-                f"Line {node.lineno} is annotated with {len(found)} streams, {', '.join(sorted(found))}. Keep one."
-            )
-        return found.pop() if found else None
-
-    def _refuse_annotation(self, node: ast.stmt) -> None:
-        if node.lineno - self._above in self._annotations:
-            raise ProgramError(f"Line {node.lineno} names a stream twice: by `with` and by `{_ANNOTATION}`. Keep one of them.")
+        lines = range((node.end_lineno or node.lineno) - self._above, above, -1)
+        return next((self._annotations[line] for line in lines if line in self._annotations), None)
 
 
 def _annotations(text: str) -> Iterator[tuple[int, str]]:

@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,9 +34,11 @@ from gpustreamlab._util.arrays import (
     names_of_type,
     slotted,
 )
-from gpustreamlab.programs._calls import is_user_function, root_of, root_of_type
-from gpustreamlab.programs._source import names_of_code
-from gpustreamlab.programs._torch import copied_tensors, is_tensor
+from gpustreamlab.programs._calls import copied_tensors, globals_of, is_tensor, is_user_function, root_of, root_of_type
+from gpustreamlab.programs._source import Source, names_of_code
+
+if TYPE_CHECKING:
+    from gpustreamlab.programs._code import Statements
 
 _PLAIN: tuple[type, ...] = (int, float, complex, str, bytes, type(None), type(...), range, slice, np.generic, np.dtype)
 _PLAIN += (pathlib.PurePath, dt.date, dt.time, dt.timedelta, decimal.Decimal)
@@ -471,3 +473,51 @@ def remade(function: types.FunctionType, names: dict[str, Any] | None = None, **
     made.__kwdefaults__, made.__module__, made.__qualname__ = given["kwdefaults"], function.__module__, function.__qualname__
     made.__dict__.update(function.__dict__)
     return made
+
+
+def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]:
+    """Return the variables that a program looks up before it binds them, those of its functions too."""
+    found = {name for name in source.inputs if name in values}
+    for name in tuple(found):
+        value = values[name]
+        if type(value) is types.FunctionType:
+            known = value.__globals__
+            found |= {inner for inner in globals_of(value, known) if inner in values and known[inner] is values[inner]}
+    return frozenset(found)
+
+
+def copied_inputs(program: Statements) -> tuple[dict[str, Any], list[str]]:
+    """Return variables to run a program on, with copies of all that it may change; and the names of what cannot be copied."""
+    source, values = program.source, program.values
+    names = needed_names(source, values)
+    kept = {name: values[name] for name in names if not is_of_session(values[name])}
+    made, shared = copied(kept, program.backend.duplicate)
+    copies: dict[str, Any] = {**values, **made}
+    for name, value in made.items():
+        if type(value) is types.FunctionType:
+            copies[name] = _on_copies(value, values, copies)
+    return copies, shared
+
+
+def rebound(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return variables in a dictionary of their own; functions that look up variables of these look there."""
+    made = dict(values)
+    for name, value in values.items():
+        if type(value) is types.FunctionType and value.__globals__ is values:
+            made[name] = _on_copies(value, values, made)
+    return made
+
+
+def _on_copies(function: types.FunctionType, values: Mapping[str, object], copies: dict[str, Any]) -> types.FunctionType:
+    """Return a function that looks up copies where it looks up variables of the program."""
+    known = function.__globals__
+    shared = {name for name in globals_of(function, known) if name in copies and known[name] is values.get(name)}
+    if not shared or not is_user_function(function):
+        return function
+    # What the program binds anew is seen by functions of its own namespace only.
+    names = copies if known is values else {**known, **{name: copies[name] for name in shared}}
+    return remade(function, names)
+
+
+def is_of_session(value: object) -> bool:
+    return is_own(value) and not is_array(value) and not is_random(value)

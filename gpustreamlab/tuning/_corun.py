@@ -90,11 +90,7 @@ class TaskTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Corun(Reported):
-    """Tasks beside each other, in steady state. Made by `Bench.corun`.
-
-    ANTT, STP and fairness are those of Eyerman and Eeckhout, "System-Level Performance Metrics for Multiprogram Workloads",
-    IEEE Micro 28 (2008), against each task alone on the whole card.
-    """
+    """Tasks beside each other, in steady state. Made by `Bench.corun`."""
 
     _columns: ClassVar = ()
 
@@ -116,22 +112,12 @@ class Corun(Reported):
         raise OptionError(f"There is no task {name!r}; there are {', '.join(repr(one.name) for one in self.tasks)}.")
 
     @property
-    def antt(self) -> float:
-        """Average normalised turnaround time: the mean of the slowdowns; 1 is best."""
-        return float(np.mean([one.slowdown for one in self.tasks]))
+    def speedup(self) -> float:
+        """How many times as fast as one after the other on the whole card: the sum of the tasks' speeds.
 
-    @property
-    def stp(self) -> float:
-        """System throughput: the sum of the tasks' speeds, each against alone on the whole card.
-
-        In the time in which the tasks do their work beside each other, one after the other takes this many times as long.
+        Each speed is against that task alone. Source: STP of Eyerman and Eeckhout, IEEE Micro 28 (2008).
         """
         return float(sum(1 / one.slowdown for one in self.tasks))
-
-    @property
-    def speedup(self) -> float:
-        """How many times as fast as one after the other on the whole card: `stp`, which is the same."""
-        return self.stp
 
     @property
     def speedup_interval(self) -> tuple[float, float]:
@@ -141,18 +127,10 @@ class Corun(Reported):
         )
         return middle(np.asarray(total))
 
-    @property
-    def fairness(self) -> float:
-        """The smallest slowdown over the largest: 1 where all lose alike."""
-        slow = [one.slowdown for one in self.tasks]
-        return min(slow) / max(slow)
-
     def metric(self, name: str) -> float:
-        """Return a figure by its name: ``"stp"``, ``"makespan"``, or ``"task.p95"`` with p50, p95, p99, mean or slowdown."""
-        if name in {"stp", "antt", "fairness", "speedup"}:
-            return float(getattr(self, name))
-        if name == "makespan":
-            return float(np.median(self.makespan_ns))
+        """Return a figure by its name: ``"speedup"``, ``"makespan"``, ``"task.p95"``, also p50, p99, mean and slowdown."""
+        if name in {"speedup", "makespan"}:
+            return self.speedup if name == "speedup" else float(np.median(self.makespan_ns))
         task, _, what = name.rpartition(".")
         times = self[task]
         if what == "slowdown":
@@ -162,7 +140,7 @@ class Corun(Reported):
         if re.fullmatch(r"p\d{1,2}", what):
             return times.percentile_ns(float(what[1:]))
         raise OptionError(
-            f"{name!r} is no figure. There are stp, makespan, and {task or 'task'}.p50, .p95, .p99, .mean, .slowdown."
+            f"{name!r} is no figure. There are speedup, makespan, and {task or 'task'}.p50, .p95, .p99, .mean, .slowdown."
         )
 
     def _line(self) -> str:
@@ -170,7 +148,7 @@ class Corun(Reported):
         verdict = "" if low <= 1 <= high else ", a gain" if low > 1 else ", a loss"
         return (
             f"{' and '.join(one.name for one in self.tasks)}, {self.place}: {self.speedup:.2f} times as fast as one "
-            f"after the other ({low:.2f} to {high:.2f}{verdict}); fairness {self.fairness:.2f}"
+            f"after the other ({low:.2f} to {high:.2f}{verdict})"
         )
 
     def _report(self) -> Report:
@@ -185,8 +163,7 @@ class Corun(Reported):
         serial = sum(float(np.median(one.alone_ns)) for one in self.tasks)
         low, high = interval(self.makespan_ns)
         notes = (
-            f"Together: in steady state, short tasks are called again until the longest has ended. STP {self.stp:.2f}, "
-            f"ANTT {self.antt:.2f}.",
+            "Together: in steady state, short tasks are called again until the longest has ended.",
             f"Each called once: {format_ns(float(np.median(self.makespan_ns)))} ({format_ns(low)} to "
             f"{format_ns(high)}) from the first start to the last end; one after the other {format_ns(serial)}.",
             *self.notes,

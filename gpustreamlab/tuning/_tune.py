@@ -117,13 +117,13 @@ class Tuning(Reported):
     @property
     def pareto(self) -> tuple[Trial, ...]:
         """Candidates than which no other is better in throughput and in the slowdown of the task that loses most."""
-        points = [(one.corun.stp, max(task.slowdown for task in one.corun.tasks)) for one in self.trials]
+        points = [(one.corun.speedup, max(task.slowdown for task in one.corun.tasks)) for one in self.trials]
         front = [
             trial
             for trial, (more, slow) in zip(self.trials, points, strict=True)
             if not any((a >= more and b <= slow) and (a > more or b < slow) for a, b in points)
         ]
-        return tuple(sorted(front, key=lambda one: -one.corun.stp))
+        return tuple(sorted(front, key=lambda one: -one.corun.speedup))
 
     def apply(self) -> Layout | None:
         """Share out the SMs as the best candidate did, and make the stream of each task there; return the layout.
@@ -242,7 +242,7 @@ def read_objective(objective: Objective) -> tuple[Callable[[Corun], float], str]
     if callable(objective):
         return objective, getattr(objective, "__name__", "function")
     if objective == "throughput":
-        return lambda found: found.stp, "throughput: most work in the same time"
+        return lambda found: found.speedup, "throughput: most work in the same time"
     if objective == "makespan":
         return lambda found: -found.metric("makespan"), "makespan: each called once, done soonest"
     raise OptionError(

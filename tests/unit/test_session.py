@@ -24,13 +24,8 @@ from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.selections import names_of, parents
 from tests.helpers.threads import run_in_thread
 
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as session:
-        session.stream("a")
-        session.stream("b")
-        yield session
+OPTIONS = {"capture": "ranges"}
+STREAMS = ("a", "b")
 
 
 def names(lab):
@@ -263,29 +258,6 @@ def run_program():
         handed.end()
         lab.synchronize()
         return lab.trace
-
-
-def test_handed_over_ranges_beyond_the_pending_limit_are_dropped_and_counted():
-    with Session("sim", pending_limit=5, capture="ranges") as lab:
-        with lab.on(lab.stream("a"), "long"):
-            spin(lab, 100_000_000)
-        for number in range(8):
-            lab.recording.start_range("a", f"n{number}").end()
-        assert lab.trace.metadata.pending_spans == 6
-        assert sorted(names(lab)) == ["long", "n0", "n1", "n2", "n3", "n4"]
-        assert lab.trace.metadata.dropped_spans == 3
-
-
-def test_events_beyond_those_kept_go_back_to_the_pool(monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._in_flight.IDLE_PAIRS", 2)
-    backend = InstantBackend()
-    with Session(backend) as lab:
-        with lab.on(lab.stream("a")):
-            for _ in range(4):
-                with lab.range("x"):
-                    pass
-        assert len(lab.trace) == 5
-        assert (backend.made_count, backend.released_count) == (10, 6)
 
 
 # Streams that others own
