@@ -210,7 +210,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         session = self._find_session()
         records, trace = self._cells.cells_since(session), session.trace
-        return make_cell_graph(records, trace, session._running())  # noqa: SLF001 - of this package
+        running = session._recorder.running() if session.state is SessionState.OPEN else []  # noqa: SLF001 - of this package
+        return make_cell_graph(records, trace, running)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]

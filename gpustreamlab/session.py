@@ -111,8 +111,7 @@ class Session(ProcessBound, Watched):
             if spool_file is not None:
                 undoing.callback(spool_file.discard)
             choice = choose_backend(backend, device)
-            self._backend = choice.backend
-            self._owns_backend = choice.is_owned
+            self._backend, self._owns_backend = choice.backend, choice.is_owned
             if self._owns_backend:
                 undoing.callback(self._backend.close)
             _tell_once(choice.fallback_reason)
@@ -503,15 +502,16 @@ class Session(ProcessBound, Watched):
         Ranges that still run are counted in ``trace.metadata.pending_spans``; call `synchronize` first to have them all. A
         closed session keeps its last trace.
         """
-        if self._last_trace is not None:
-            return self._last_trace
-        try:
-            trace = self._make_trace()
-        except Exception:
-            if self._last_trace is None:  # else another thread closed the session meanwhile
-                raise
-        # Likewise: the recorder lets go of everything once there is a last trace.
-        return trace if self._last_trace is None else self._last_trace
+        if self._last_trace is None:
+            try:
+                trace = self._make_trace()
+            except Exception:
+                if self._last_trace is None:  # else the session was closed by another thread meanwhile
+                    raise
+            else:
+                if self._last_trace is None:  # likewise: the recorder has let go of everything then
+                    return trace
+        return self._last_trace
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
         """Say why work did not overlap so far, and what to change; see `gpustreamlab.analysis.explain`.
