@@ -301,9 +301,8 @@ def facts(trace):
 
 @pytest.fixture(scope="module")
 def no_driver():
-    from gpustreamlab.backends.cuda._probe import why_unavailable
-
-    return why_unavailable() is not None
+    with Session() as lab:
+        return lab.device.simulated
 
 
 @pytest.mark.parametrize("typed", CASES)

@@ -16,18 +16,18 @@ CEILINGS = {
     "backends/cuda/cupti": (3_250, 11),
     "backends/sim": (5_240, 13),
     "cluster": (2_520, 8),
-    "doors": (5_290, 14),
+    "doors": (4_520, 13),
     "draw": (4_780, 15),
     "exchange": (5_370, 15),
     "memory": (1_570, 5),
     "model": (2_910, 9),
     "notebook": (3_170, 13),
-    "programs": (4_260, 11),
+    "programs": (4_120, 9),
     "record": (5_050, 15),
     "sinks": (1_400, 6),
     "streams": (2_010, 6),
     "testing": (1_400, 5),
-    "tuning": (2_520, 7),
+    "tuning": (2_440, 7),
 }
 """Most lines and modules of each folder, set 3% above what there were on 2026-11-28; lower them where something leaves."""
 

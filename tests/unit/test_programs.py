@@ -14,7 +14,6 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import OptionError, ProgramError, SelectionError, StreamNotFoundError
-from gpustreamlab.programs import Plan
 from gpustreamlab.workloads import spin
 
 SIZE = 1_024
@@ -30,11 +29,11 @@ def variables(lab, **more):
         return values | {name: make(values) for name, make in more.items()}
 
 
-def planned(lab, program, streams=("a", "b"), **more) -> Plan:
+def planned(lab, program, streams=("a", "b"), **more):
     return recorded(lab, program, variables(lab, **more), streams, variables(lab, **more))
 
 
-def recorded(lab, program, values, streams, others) -> Plan:
+def recorded(lab, program, values, streams, others):
     """Return the plan of a program, which was recorded on other variables than those that it has."""
     plan = lab.program(program, values).plan(streams)
     plan.run(others)

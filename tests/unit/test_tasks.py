@@ -15,7 +15,6 @@ import warnings
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab._util import tasks
 from gpustreamlab.errors import (
     SelectionWarning,
     SessionClosedError,
@@ -340,26 +339,6 @@ def test_an_asynchronous_generator_keeps_its_selection(lab):
     assert inspect.isasyncgenfunction(tokens)
     assert asyncio.run(main()) is None
     assert ended == ["a"] * 5
-
-
-# Whatever drives it
-
-
-def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
-    async def work():
-        lab.on("a").__enter__()
-        lab.range("open").__enter__()
-        await asyncio.sleep(0)
-
-    async def main():
-        await asyncio.create_task(tasks.Steered(work()))  # as a cell that awaits
-        return selected(lab)
-
-    assert asyncio.run(main()) is None
-    assert "A task ended inside its selection of stream 'a'" in caplog.text
-
-
-# Interrupts
 
 
 # Tasks that are not steered
