@@ -15,6 +15,7 @@ import warnings
 import pytest
 
 from gpustreamlab import Session
+from gpustreamlab._util import tasks
 from gpustreamlab.errors import (
     SelectionWarning,
     SessionClosedError,
@@ -51,7 +52,7 @@ def spans(lab):
 # Plain functions
 
 
-def test_a_decorated_function_works_on_the_lane_each_time(lab):
+def test_a_decorated_function_works_on_the_stream_each_time(lab):
     @lab.on("a", "work")
     def work(x, *, y=1):
         """Add."""
@@ -85,7 +86,7 @@ def test_a_decorated_function_of_a_closed_session_says_so():
 # Coroutines
 
 
-def test_a_hundred_tasks_on_four_lanes_keep_their_own(lab):
+def test_a_hundred_tasks_on_four_streams_keep_their_own(lab):
     seen = []
 
     def make(lane):
@@ -339,6 +340,20 @@ def test_an_asynchronous_generator_keeps_its_selection(lab):
     assert inspect.isasyncgenfunction(tokens)
     assert asyncio.run(main()) is None
     assert ended == ["a"] * 5
+
+
+def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
+    async def work():
+        lab.on("a").__enter__()
+        lab.range("open").__enter__()
+        await asyncio.sleep(0)
+
+    async def main():
+        await asyncio.create_task(tasks.Steered(work()))  # as a cell that awaits
+        return selected(lab)
+
+    assert asyncio.run(main()) is None
+    assert "A task ended inside its selection of stream 'a'" in caplog.text
 
 
 # Tasks that are not steered
