@@ -10,6 +10,7 @@ CELLS = 5
 
 
 OPTIONS = {"hazards": "report"}
+STREAMS = ("s1", "s2", "s3")
 
 
 @pytest.mark.parametrize("first", range(0, count(40, 2000), CHUNK))
