@@ -66,7 +66,7 @@ def without(code, kind):
 
 def test_a_missing_wait_is_found_and_a_missing_hold_where_the_memory_is_used_again(lab):
     found, tried = {"wait": 0, "hold": 0}, {"wait": 0, "hold": 0}
-    for seed in range(40):
+    for seed in range(60):
         program = random_program(seed)
         plan = lab.program(program.text, new_inputs(lab, program)).plan(program.streams)
         plan.run()
