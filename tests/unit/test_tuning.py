@@ -197,7 +197,7 @@ def test_a_task_that_starves_is_told_of_and_ends(lab):
 # Tune
 
 
-def test_tuning_is_as_good_as_the_best_of_all_splits(lab):
+def test_tuning_is_as_good_as_the_best_of_all_splits_and_so_is_a_climb(lab, monkeypatch):
     tasks = {"a": full(lab, 6), "b": full(lab, 2)}
     tuning = lab.bench.tune(tasks, "makespan", repeats=4)
     assert len(tuning.trials) == tuning.candidate_count == 18
@@ -207,17 +207,10 @@ def test_tuning_is_as_good_as_the_best_of_all_splits(lab):
     assert len(tuning.table) == 18
     assert tuning.pareto
     assert f"<title>{tuning.best.place}: " in tuning.plot().svg
-
-
-def test_a_climb_finds_what_the_whole_search_finds(lab, monkeypatch):
-    from gpustreamlab.tuning import _tune
-
-    tasks = {"a": full(lab, 6), "b": full(lab, 2)}
-    whole = lab.bench.tune(tasks, "makespan", repeats=4, priorities=False)
-    monkeypatch.setattr(_tune, "FEW_PLACES", 5)
+    monkeypatch.setattr("gpustreamlab.tuning._tune.FEW_PLACES", 5)
     climbed = lab.bench.tune(tasks, "makespan", repeats=4, priorities=False)
-    assert len(climbed.trials) < len(whole.trials)
-    assert climbed.best.corun.metric("makespan") <= 1.03 * whole.best.corun.metric("makespan")
+    assert len(climbed.trials) < len(tuning.trials)
+    assert climbed.best.corun.metric("makespan") <= 1.03 * best
 
 
 def test_a_constraint_is_kept_or_the_nearest_is_shown(lab):
