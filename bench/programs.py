@@ -98,7 +98,7 @@ def runner(lab: Session, text: str, names: dict[str, Any]) -> Callable[[], objec
 
 
 def on_one_stream(text: str) -> str:
-    return "with lab.on('lane-1'):\n" + "\n".join(f"    {line}" for line in text.splitlines())
+    return "with lab.on('plan-1'):\n" + "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def block(stream: str, *lines: str) -> Iterator[str]:

@@ -27,13 +27,12 @@
     ├── InvalidNameError              (ValueError)    a stream or label name that cannot be used
     ├── StreamNotFoundError           (KeyError)      no stream of that name
     ├── StreamExistsError             (ValueError)    the name is taken by a different stream
-    ├── StreamRefusedError            (ValueError)    a stream that no session can take, with the reason
+    ├── StreamRefusedError            (ValueError)    a stream that cannot be used, with the reason
     ├── PartitionError                (ValueError)    SMs that cannot be shared out as asked
     │   ├── PartitionInUseError       (RuntimeError)  streams still work in a partition that would go or change
     │   └── PartitionUnavailableError (RuntimeError)  this device or driver cannot partition its SMs
     ├── PartitionNotFoundError        (KeyError)      no partition of that name
     ├── ClusterError                  (RuntimeError)  engines of a cluster that cannot be used, or where something failed
-    ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
     ├── ExpectationError              (AssertionError)  a run did not do what was expected of it
     ├── MeasureError                  (RuntimeError)  nothing to measure, or nothing that can be told from it
     ├── OptionError                   (ValueError)    a number or choice outside its range
@@ -62,7 +61,6 @@ __all__ = [
     "DeviceError",
     "DeviceMemoryError",
     "DeviceNotFoundError",
-    "EngineError",
     "EventClosedError",
     "EventNotRecordedError",
     "ExpectationError",
@@ -136,7 +134,7 @@ class AdapterError(GPUStreamLabError, RuntimeError):
     def __init__(self, reason: str, *, has_work: bool = True) -> None:
         super().__init__(reason)
         self.has_work = has_work
-        """False where the library has no work on the device: nothing can leave the lane, so nobody is warned."""
+        """False where the library has no work on the device: nothing can leave the stream, so nobody is warned."""
 
 
 class DeviceError(GPUStreamLabError, RuntimeError):
@@ -237,7 +235,7 @@ class StreamExistsError(GPUStreamLabError, ValueError):
 
 
 class StreamRefusedError(GPUStreamLabError, ValueError):
-    """A stream that cannot become a lane, with the reason."""
+    """A stream that cannot be used, with the reason."""
 
 
 class PartitionError(GPUStreamLabError, ValueError):
@@ -274,7 +272,7 @@ class CaptureWarning(UserWarning):
 
 
 class SelectionWarning(UserWarning):
-    """Work may have gone to another lane than the program says, in a way that cannot be made right from here."""
+    """Work may have gone to another stream than the program says, in a way that cannot be made right from here."""
 
 
 class SpoolWarning(UserWarning):
@@ -296,10 +294,6 @@ class ClusterError(GPUStreamLabError, RuntimeError):
         """By engine why, or the traceback."""
         self.results = {} if results is None else results
         """What the other engines returned, by their names."""
-
-
-class EngineError(GPUStreamLabError, RuntimeError):
-    """An inference engine refused a tensor, a lane or its run."""
 
 
 class ExpectationError(GPUStreamLabError, AssertionError):

@@ -27,7 +27,7 @@ from gpustreamlab.analysis import (
     expect_overlap,
 )
 from gpustreamlab.backends import Backend
-from gpustreamlab.errors import ExpectationError, OptionError
+from gpustreamlab.errors import ExpectationError, InvalidNameError, OptionError
 from gpustreamlab.green import SMMap
 from gpustreamlab.memory.guards import Guard
 from gpustreamlab.memory.hazards import variables_of
@@ -281,6 +281,29 @@ class Recording(Group):
         chosen = session._table.find(stream)
         chosen._require_open()
         return session._recorder.start_range(chosen._recorded, label)
+
+    def mark(self, text: str) -> None:
+        """Mark this moment in the timeline, across all streams; the newest 10,000 marks are kept.
+
+        Raises
+        ------
+        InvalidNameError
+            If the text is none.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     lab.recording.mark("warm-up done")
+        ...     [marker.text for marker in lab.trace.markers]
+        ['warm-up done']
+        """
+        self._session._life.require_open("mark a moment")
+        if not isinstance(text, str):
+            raise InvalidNameError(
+                f"A mark's text is a str, not {type(text).__name__}. Use for example lab.recording.mark({str(text)[:40]!r})."
+            )
+        self._session._recorder.mark(text)
 
     def checkpoint(self) -> int:
         """Return a number that stands for now, for `since`."""

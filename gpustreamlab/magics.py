@@ -35,7 +35,8 @@ from gpustreamlab.notebook.parsers import PARSERS
 from gpustreamlab.notebook.program_cell import ProgramCells, first_run_note, show_check, show_plan, show_replay
 from gpustreamlab.programs import Plan
 from gpustreamlab.record.capture import Capture
-from gpustreamlab.session import Session, open_sessions
+from gpustreamlab.session import Session
+from gpustreamlab.streams.life import open_sessions
 from gpustreamlab.streams.selection import Selection
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.timeline import Timeline
@@ -209,7 +210,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         session = self._find_session()
         records, trace = self._cells.cells_since(session), session.trace
-        return make_cell_graph(records, trace, session._running())  # noqa: SLF001 - of this package
+        running = session._recorder.running() if session.state is SessionState.OPEN else []  # noqa: SLF001 - of this package
+        return make_cell_graph(records, trace, running)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]

@@ -10,8 +10,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
-from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import OneOfSeveral
 from gpustreamlab.backends import open_node
 from gpustreamlab.errors import (
@@ -23,11 +21,10 @@ from gpustreamlab.errors import (
     nearest_hint,
 )
 from gpustreamlab.memory.hazards import variables_of
-from gpustreamlab.model import Note, with_written, without_tools
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.model import without_tools
+from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.record import CardClocks, JoinedJournal
 from gpustreamlab.session import Session
-from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.trace import as_trace
 from gpustreamlab.typing import PeerAccess, SessionState
 
@@ -39,13 +36,12 @@ if TYPE_CHECKING:
     from gpustreamlab.analysis import Explanation, Hazards
     from gpustreamlab.streams.selection import Selection
     from gpustreamlab.streams.stream import Stream
-    from gpustreamlab.timeline import Timeline
     from gpustreamlab.trace import Trace
 
 __all__ = ["Node"]
 
 
-class Node(OneOfSeveral):
+class Node(OneOfSeveral, Watched):
     """The GPUs of one host, with a `Session` for each: ``node[1]`` does on the second GPU whatever a session does.
 
     Parameters
@@ -103,8 +99,6 @@ class Node(OneOfSeveral):
             own.kernels.stand_beside([other.kernels for other in recorders if other is not own])
         self._title = str(options.get("title", ""))
         """A name for traces and timelines."""
-        self._last_trace: Trace | None = None
-        self._notes: tuple[Note, ...] = ()
         self._views = LiveViews(self._joined())
 
     def __enter__(self) -> Self:
@@ -282,27 +276,10 @@ class Node(OneOfSeveral):
         """Say why work did not overlap so far, on one card or between two, and what to change; see `Trace.explain`."""
         return self.trace.explain(first, second)
 
-    def timeline(
-        self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
-    ) -> Timeline:
-        """Return the timeline of all devices, on the clock of the first.
-
-        In a notebook it goes on growing while work runs, as `Session.timeline`, whose arguments these are.
-
-        Raises
-        ------
-        OptionError
-            If an argument is out of range.
-        """
-        check_timeline_options(None, live, refresh_hz, capacity)
-        if live and self._last_trace is None and running_kernel_shell() is not None:
-            return self._views.get(self, refresh_hz, capacity)
-        return self.trace.timeline()
-
     def mark(self, text: str) -> None:
-        """Mark this moment in the timeline, across the streams of all devices; see `Session.mark`."""
+        """Mark this moment in the timeline, across the streams of all devices; see `Recording.mark`."""
         for one in self._sessions:
-            one.mark(text)
+            one.recording.mark(text)
 
     def clear(self) -> None:
         """Forget what was recorded so far, on all devices."""
@@ -320,12 +297,6 @@ class Node(OneOfSeveral):
     def _newest_hazard_ns(self) -> int:
         """Return when the newest hazard of all devices was found, by the host's clock; -1 where there is none."""
         return max(one._accesses.newest_ns for one in self._sessions)
-
-    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
-        """Take what the reader of a live timeline has written on it, all of it."""
-        self._notes = notes
-        if self._last_trace is not None:
-            self._last_trace = with_written(self._last_trace, notes)
 
 
 def _session_with(sessions: Sequence[Session], stream: str) -> Session | None:

@@ -11,54 +11,39 @@ from dataclasses import replace
 from functools import cache
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.defences import ProcessBound
-from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.analysis import Explanation, Share
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.bench import Bench
-from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
+from gpustreamlab.errors import CloseError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
-from gpustreamlab.model import Device, Layout, Note, WorkqueueOptions, with_written, without_tools
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.model import Device, Layout, WorkqueueOptions, without_tools
+from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.programs import Program, make_program
 from gpustreamlab.record import DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
-from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
-from gpustreamlab.streams.life import (
-    Closing,
-    SessionLife,
-    counted,
-    facts_table,
-    known_sessions,
-    partition_fact,
-)
+from gpustreamlab.streams.life import SessionLife, facts_table, known_sessions, session_facts
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
 from gpustreamlab.trace import Trace, as_trace
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
-if TYPE_CHECKING:
-    from gpustreamlab.timeline import Timeline
-
 __all__ = ["Session"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-_OPEN = SessionState.OPEN
-_open_sessions = known_sessions
 
 
-class Session(ProcessBound):
+class Session(ProcessBound, Watched):
     """Streams of one device, and the record of what ran in them.
 
     Parameters
@@ -66,22 +51,17 @@ class Session(ProcessBound):
     backend
         ``"cuda"``, ``"sim"``, a backend object, or None: the GPU if there is one, else the simulated device. A session always
         says which it uses. A backend object stays its owner's: the session does not close it.
-    device
-        The CUDA device number.
+    device, title
+        The CUDA device number; a name for traces and timelines.
     ring_size
         How many finished ranges are kept, 104 bytes each; the oldest make room and are counted.
     context_limit
-        How many green contexts are kept for later layouts: about 4 MiB of device memory each. A change may have more for a
-        moment, those of the new layout.
-    title
-        A name for traces and timelines.
-    spool
-        A file to which what is recorded is appended 5 times a second, so that a run that dies can be read with
-        `gpustreamlab.load_trace`; True chooses a name in the current folder. It must not exist yet, or be empty.
-    spool_limit_bytes
-        How large that file may become; a span takes about 15 bytes.
+        How many green contexts are kept for later layouts: about 4 MiB of device memory each.
+    spool, spool_limit_bytes
+        A new file to which what is recorded is appended 5 times a second, so that a run that dies can be read with
+        `gpustreamlab.load_trace`; True chooses a name in the current folder. How large it may become; a span takes 15 bytes.
     hazards
-        What to do about data that crosses lanes without an order: ``"report"`` (see `Memory.hazards`), ``"wait"`` (put the
+        What to do about data that crosses streams without an order: ``"report"`` (see `Memory.hazards`), ``"wait"`` (put the
         missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then.
     capture
         What is captured from the start: ``"auto"``, which is every kernel, copy and fill where that works (on a GPU it costs a
@@ -90,18 +70,10 @@ class Session(ProcessBound):
 
     Raises
     ------
-    BackendNotFoundError
-        If there is no such backend.
-    BackendUnavailableError
-        If ``"cuda"`` was asked for and cannot run here.
-    DeviceNotFoundError
-        If there is no device of that number.
-    OptionError
-        If a size is below 1, or an option unknown.
-    CaptureUnavailableError, MissingExtraError
-        If ``capture="kernels"`` was asked for and cannot be had here; see `capture`.
-    TraceFileError
-        If the spool cannot be written, or holds something already.
+    BackendNotFoundError, DeviceNotFoundError, BackendUnavailableError, OptionError
+        If there is no such backend or device, ``"cuda"`` cannot run here, a size is below 1, or an option unknown.
+    CaptureUnavailableError, MissingExtraError, TraceFileError
+        If ``capture="kernels"`` cannot be had here, see `capture`; if the spool cannot be written, or holds something already.
 
     Examples
     --------
@@ -116,9 +88,6 @@ class Session(ProcessBound):
     ...     [lab.trace.names[code] for code in lab.trace.name], b.get().tolist()
     (['upload', 'memcpy HtoD', 'gemm', 'matmul'], [[7.0, 10.0], [15.0, 22.0]])
     """
-
-    _is_in_close = False
-    """Whether the thread that holds the lock for moves is closing it."""
 
     def __init__(
         self,
@@ -140,8 +109,7 @@ class Session(ProcessBound):
             if spool_file is not None:
                 undoing.callback(spool_file.discard)
             choice = choose_backend(backend, device)
-            self._backend = choice.backend
-            self._owns_backend = choice.is_owned
+            self._backend, self._owns_backend = choice.backend, choice.is_owned
             if self._owns_backend:
                 undoing.callback(self._backend.close)
             _tell_once(choice.fallback_reason)
@@ -169,12 +137,9 @@ class Session(ProcessBound):
         self._choose = self._table.choose  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
-        self._last_trace: Trace | None = None
-        self._notes: tuple[Note, ...] = ()
         self._views = LiveViews(self._recorder)
-        self._closing: Closing | None = None
         self._life.begin()
-        _open_sessions.add(self)
+        known_sessions.add(self)
 
     def __enter__(self) -> Self:
         self._life.require_open("enter it")
@@ -193,17 +158,16 @@ class Session(ProcessBound):
 
     def __del__(self) -> None:
         life = getattr(self, "_life", None)  # none where making it failed early
-        if life is not None and life.state is _OPEN and not sys.is_finalizing():
+        if life is not None and life.state is SessionState.OPEN and not sys.is_finalizing():
             warnings.warn(f"{self!r} was never closed. Call lab.close() or use `with`.", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
-        facts = self._facts()
-        return f"<Session: {', '.join(facts.values())}>"
+        return f"<Session: {', '.join(session_facts(self).values())}>"
 
     def _repr_html_(self) -> str:
         # Why there is no GPU was said when the session started, and `gpustreamlab doctor` says it.
         return facts_table(
-            self._facts(), "There is no usable GPU: the simulated device is used." if self._fallback_reason else ""
+            session_facts(self), "There is no usable GPU: the simulated device is used." if self._fallback_reason else ""
         )
 
     @property
@@ -269,7 +233,7 @@ class Session(ProcessBound):
         partition: str | EllipsisType | None = ...,
         external: object | None = None,
     ) -> Stream:
-        """Return the stream of this name, making it on first use.
+        """Return the stream of this name, making it on first use. It does not wait for the NULL stream.
 
         Parameters
         ----------
@@ -284,28 +248,16 @@ class Session(ProcessBound):
             An object with ``__cuda_stream__`` (a stream of CuPy, torch, cuda.core, ...) to use instead of a new stream. It
             stays its owner's, is kept alive until the session closes, and is never destroyed here.
 
-        Returns
-        -------
-        Stream
-            Non-blocking: it does not wait for the NULL stream. Order it after work done with no stream selected by
-            `synchronize`, or by an event.
-
         Raises
         ------
-        InvalidNameError
-            If the name cannot be used.
+        InvalidNameError, StreamExistsError
+            If the name cannot be used, or is that of a stream of another priority or owner.
         OptionError
             If the device does not take the priority, or the lent stream has another.
-        PartitionNotFoundError
-            If the layout has no such partition.
-        PartitionError
-            If a lent stream should move, or one that a thread has selected.
-        StreamExistsError
-            If the name is taken by a stream of another priority or owner.
+        PartitionNotFoundError, PartitionError
+            If the layout has no such partition; if a lent stream should move, or one that a thread has selected.
         StreamRefusedError
             If `external` lends no stream, or a default stream.
-        SessionClosedError
-            If the session is closed.
         """
         return self._table.get(name, priority, partition, external)
 
@@ -320,32 +272,25 @@ class Session(ProcessBound):
         renamed: Mapping[str, str] | None = None,
         **shares: Share,
     ) -> Layout | None:
-        """Share out the SMs: green contexts, each with some of them. Only the streams that move are drained.
+        """Share out the SMs: green contexts, each with some of them; return what was asked for and granted, None without any.
 
-        The streams keep their names and their history. Other threads go on meanwhile; a stream that one of them makes starts in
-        the old layout and moves along. A stream goes to the partition that it was given to, by
-        ``lab.stream(name, partition=...)``, whenever the layout has one of that name.
+        Only the streams that move are drained; they keep their names and their history, and other threads go on meanwhile. A
+        stream goes to the partition that it was given to, by ``lab.stream(name, partition=...)``, whenever the layout has it.
 
         Parameters
         ----------
         plan
             Names with what each gets (see `gpustreamlab.plan_partitions`), or a layout that was planned; None goes back to the
             whole card.
-        round
-            ``"up"``, ``"down"`` or ``"exact"``, where the device cannot grant what was asked for.
-        strict
-            Raise where the device or driver lacks something, instead of one warning and going on without.
+        round, strict
+            ``"up"``, ``"down"`` or ``"exact"``, where the device cannot grant what was asked for. Raise where the device or
+            driver lacks something, instead of one warning and going on without.
         workqueue
             How the partitions share work queues (CUDA 13.1 and later).
         renamed
             New names by old ones, for partitions whose streams should follow.
         **shares
             The same as `plan`, for names that are Python identifiers.
-
-        Returns
-        -------
-        Layout or None
-            What was asked for and what the device granted; None for the whole card.
 
         Raises
         ------
@@ -355,8 +300,6 @@ class Session(ProcessBound):
             If a stream works in a partition that would go, or is selected by a thread while it would have to move.
         PartitionUnavailableError
             With `strict`, if this device or driver lacks a feature.
-        SessionClosedError
-            If the session is closed.
 
         Examples
         --------
@@ -368,8 +311,7 @@ class Session(ProcessBound):
         36
         True
         """
-        doing = "share out its SMs"
-        self._life.require_open(doing)
+        self._life.require_open(doing := "share out its SMs")
         layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
         with self._life.moving(doing):
             return self._partitions.switch(layout, read_renamed(renamed))
@@ -377,47 +319,34 @@ class Session(ProcessBound):
     def capture(self, tier: CaptureTier | str = "auto", *, host: bool = True, stacks: bool = False) -> Capture:
         """Capture every kernel, copy and fill from now on, with the calls of the host that enqueued them; or ranges only.
 
-        Ranges are always recorded. A `with` block goes back at its end to what was captured before.
+        Ranges are always recorded. It has begun already, and says why kernels are missing where they are. A `with` block goes
+        back at its end to what was captured before.
 
         Parameters
         ----------
         tier
             ``"kernels"``; ``"ranges"``; or ``"auto"``, which is kernels where that works, and never fails.
         host
-            Whether the trace has the calls of the host: launches, synchronisations, allocations. Without them the
-            trace is read faster; what recording costs a launch is the same.
+            Whether the trace has the calls of the host: launches, synchronisations, allocations.
         stacks
             Whether to look up to 200 times a second where the Python of each thread stands that launches work. The trace has
-            the function of each look as a span of kind ``"sample"`` on the thread's lane, and `explain` names the function in
+            the function of each look as a span of kind ``"sample"`` of the thread, and `explain` names the function in
             which the host is late. What it costs: docs/how-to/see-every-kernel.md.
-
-        Returns
-        -------
-        Capture
-            Has begun already; says what is captured, and why not where kernels are missing.
 
         Raises
         ------
-        MissingExtraError
-            If ``"kernels"`` needs a package that is not installed.
-        CaptureUnavailableError
-            If this machine cannot capture kernels. Where only another tool is in the way (torch.profiler, nsys), there is a
-            `CaptureWarning` instead, and ranges are captured.
-        OptionError
-            If an argument is out of range.
-        SessionClosedError
-            If the session is closed.
+        MissingExtraError, CaptureUnavailableError
+            If ``"kernels"`` needs a package that is not installed, or this machine cannot capture them. Where only another tool
+            is in the way (torch.profiler, nsys), there is a `CaptureWarning` instead, and ranges are captured.
 
         Examples
         --------
-        >>> with Session("sim") as lab:
-        ...     lab.stream("compute")
-        ...     with lab.capture("kernels", host=False), lab.on("compute", "product"):
-        ...         b = lab.xp.ones((4, 4)) @ lab.xp.ones((4, 4))
-        ...     lab.synchronize()
-        ...     [lab.trace.names[code] for code in lab.trace.name]
-        <Stream 'compute', priority 0, handle 0x3>
-        ['product', 'ones', 'ones', 'matmul']
+        >>> with Session("sim", capture="ranges") as lab:
+        ...     compute = lab.stream("compute")
+        ...     with lab.capture("kernels"), lab.on("compute", "zero"):
+        ...         b = lab.xp.zeros(4)
+        ...     lab.trace.metadata.tier.value
+        'kernels'
         """
         self._life.require_open("capture")
         with self._recorder.loss_report:
@@ -431,17 +360,14 @@ class Session(ProcessBound):
 
         Parameters
         ----------
-        stream
-            A stream's name, a `Stream`, or any object with ``__cuda_stream__``, which becomes a lane on first use.
-        label
-            Name of the range; the stream's name if None.
+        stream, label
+            A stream's name, a `Stream`, or any object with ``__cuda_stream__``, which becomes one on first use; and the name of
+            the range, the stream's if None.
 
         Raises
         ------
-        StreamNotFoundError
-            If no stream has this name; the message names the nearest.
-        InvalidNameError
-            If the label is no text.
+        StreamNotFoundError, InvalidNameError
+            If no stream has this name: the message names the nearest. If the label is no text.
         """
         chosen = self._choose(stream)
         if label is not None and type(label) is not str:
@@ -454,13 +380,10 @@ class Session(ProcessBound):
         Examples
         --------
         >>> with Session("sim") as lab:
-        ...     lab.stream("decode")
-        ...     with lab.select("decode"), lab.range("step"):
-        ...         a = lab.xp.ones(4) * 2
-        ...     lab.synchronize()
-        ...     [lab.trace.names[code] for code in lab.trace.name]
-        <Stream 'decode', priority 0, handle 0x3>
-        ['step', 'ones', 'multiply']
+        ...     decode = lab.stream("decode")
+        ...     with lab.select("decode"):
+        ...         lab.current is decode
+        True
         """
         return Selection(self._selections, self._choose(stream), None)
 
@@ -469,10 +392,8 @@ class Session(ProcessBound):
 
         Raises
         ------
-        SelectionError
-            If no stream is selected in this thread.
-        InvalidNameError
-            If the label is no text.
+        SelectionError, InvalidNameError
+            If no stream is selected in this thread; if the label is no text.
         """
         try:
             known: Range = self._recorder.local.state.writer.ranges[label]
@@ -485,7 +406,7 @@ class Session(ProcessBound):
 
     def run_on(
         self,
-        lane: str | Stream | SupportsCudaStream,
+        stream: str | Stream | SupportsCudaStream,
         call: Callable[..., T],
         /,
         *args: object,
@@ -493,54 +414,19 @@ class Session(ProcessBound):
         hold: Iterable[object] = (),
         **kwargs: object,
     ) -> T:
-        """Call ``call(lane, *args, **kwargs)`` with the lane selected, in a range; return what it returns. Nothing waits.
+        """Call ``call(stream, *args, **kwargs)`` with the stream selected, in a range; return what it returns. Nothing waits.
 
-        What the call was given and returned is held until its work is done, also where it raises after it has enqueued some.
-
-        Parameters
-        ----------
-        lane
-            As for `on`; the call gets the `Stream`, whose ``handle`` is for libraries that take a raw ``cudaStream_t``.
-        label
-            Name of the range; the lane's name if None.
-        hold
-            What else the work needs.
+        What the call was given and returned, and `hold`, is held until its work is done, also where it raises. The call gets
+        the `Stream`, whose ``handle`` is for libraries that take a raw ``cudaStream_t``.
 
         Examples
         --------
         >>> with Session("sim") as lab:
-        ...     lane = lab.stream("decode")
-        ...     lab.run_on("decode", lambda lane, x: x * 2, lab.xp.ones(3), label="engine").tolist()
+        ...     decode = lab.stream("decode")
+        ...     lab.run_on("decode", lambda stream, x: x * 2, lab.xp.ones(3), label="engine").tolist()
         [2.0, 2.0, 2.0]
         """
-        return call_on(self._keeper, self.on(lane, label), call, args, kwargs, hold=hold)
-
-    def mark(self, text: str) -> None:
-        """Mark this moment in the timeline, across all streams.
-
-        Parameters
-        ----------
-        text
-            What is written there; the newest 10,000 marks are kept.
-
-        Raises
-        ------
-        InvalidNameError
-            If the text is none.
-
-        Examples
-        --------
-        >>> with Session("sim") as lab:
-        ...     lab.mark("warm-up done")
-        ...     [marker.text for marker in lab.trace.markers]
-        ['warm-up done']
-        """
-        self._life.require_open("mark a moment")
-        if not isinstance(text, str):
-            raise InvalidNameError(
-                f"A mark's text is a str, not {type(text).__name__}. Use for example lab.mark({str(text)[:40]!r})."
-            )
-        self._recorder.mark(text)
+        return call_on(self._keeper, self.on(stream, label), call, args, kwargs, hold=hold)
 
     def _begin_cell(self, text: str) -> None:
         """Note that a notebook cell begins: it is marked in the timeline as soon as a range is opened in it."""
@@ -552,11 +438,7 @@ class Session(ProcessBound):
         self._recorder.end_cell(text)
 
     def _put_back_left(self) -> None:
-        """Leave all that this thread has entered since the notebook's cell began; in a script, all that it has entered.
-
-        In a notebook, and in IPython, the end of each interrupted cell does it. Ctrl-C between the last call of a block and the
-        first instruction that leaves it is beyond Python: the lane then stays selected.
-        """
+        """Leave all that this thread has entered since the notebook's cell began; in a script, all that it has entered."""
         self._keeper.end_left_uses()
         self._selections.put_back_left()
 
@@ -573,10 +455,8 @@ class Session(ProcessBound):
 
         Raises
         ------
-        ProgramError
-            If it cannot be planned: it awaits, yields, imports ``*``, or has no statements.
-        SyntaxError
-            If it is no Python.
+        ProgramError, SyntaxError
+            If it cannot be planned: it awaits, yields, imports ``*``, or has no statements; if it is no Python.
 
         Examples
         --------
@@ -631,10 +511,6 @@ class Session(ProcessBound):
                     return trace
         return self._last_trace
 
-    def _running(self) -> list[tuple[str, int]]:
-        """Return the streams of ranges whose work had not ended for the last trace, and when they were opened, in ns."""
-        return self._recorder.running() if self._last_trace is None else []
-
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
         """Say why work did not overlap so far, and what to change; see `gpustreamlab.analysis.explain`.
 
@@ -648,83 +524,33 @@ class Session(ProcessBound):
         note = f"Work on {names} has not ended yet: lab.synchronize() waits for it."
         return replace(found, metadata=replace(found.metadata, missing=(*found.metadata.missing, note)))
 
-    def timeline(
-        self,
-        trace: Trace | None = None,
-        *,
-        live: bool = True,
-        refresh_hz: float = DEFAULT_REFRESH_HZ,
-        capacity: int = DEFAULT_CAPACITY,
-    ) -> Timeline:
-        """Return the timeline of what ran so far, or of a saved trace.
-
-        In a notebook, that of an open session goes on growing while work runs; when the session closes it becomes a picture
-        that stays. Elsewhere, and for a saved trace, it is a picture of now.
-
-        Parameters
-        ----------
-        trace
-            A saved trace to draw instead of the session's own.
-        live
-            Whether it may go on growing.
-        refresh_hz
-            How often it is updated then, 1 to 20 times a second.
-        capacity
-            How many spans it holds then; the oldest make room, and it says so.
-
-        Raises
-        ------
-        OptionError
-            If an argument is out of range, or no trace.
-        """
-        check_timeline_options(trace, live, refresh_hz, capacity)
-        if trace is None and live and self._life.state is _OPEN and running_kernel_shell() is not None:
-            with self._life.working("show a live timeline"):
-                return self._views.get(self, refresh_hz, capacity)
-        return (self.trace if trace is None else trace).timeline()
-
     def close(self) -> None:
-        """Wait for the streams' work, keep the trace, and release everything the session made.
+        """Wait for the streams' work, keep the trace, and release everything the session made; twice is silent.
 
-        Order: this thread's open ranges and selections, each stream (its work, its ranges, the stream), green contexts, events,
-        the clock, the backend if the session made it. Closing twice is silent. A part that fails does not stop the others;
-        after an interrupt (Ctrl-C) the next call goes on with what is left. New work is refused from the beginning; a second
-        thread that closes it waits until it is closed. A signal handler that closes it in the middle of this leaves it to this.
+        Order: this thread's open ranges and selections, each stream, green contexts, events, the clock, the backend if the
+        session made it. A part that fails does not stop the others; after Ctrl-C the next call goes on with what is left. New
+        work is refused from the beginning, and a second thread that closes it waits.
 
         Raises
         ------
         CloseError
             If parts failed; the session is closed all the same.
         """
-        self._life.refuse_work()
-        with self._locks.moves:
-            if self._is_in_close or self.state is SessionState.CLOSED:
-                return
-            self._is_in_close = True
-            try:
-                failures = self._finish_closing()
-            finally:
-                self._is_in_close = False
+        failures = self._life.close(self._plan_close)
+        if failures is None:
+            return
+        known_sessions.discard(self)
         self._partitions.tell()
+        failures = self._recorder.loss_report.sift(failures)
         if failures:
             raise CloseError(failures)
 
-    def _finish_closing(self) -> list[tuple[str, Exception]]:
-        """Take the steps that are left, and return what failed in all of them."""
-        closing = self._closing
-        if closing is None:
-            self._recorder.loss_report.is_closing = True
-            closing = self._closing = Closing(self._plan_close())
-        closing.run()
-        self._life.end()
-        _open_sessions.discard(self)
-        self._closing = None
-        return self._recorder.loss_report.sift(closing.failures)
-
     def _plan_close(self) -> list[tuple[str, Callable[[], object]]]:
-        steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close), ("capture", self._end_capture)]
-        steps += [(f"stream {stream.name!r}", stream.close) for stream in self._table.by_name.values()]
-        steps += [
+        self._recorder.loss_report.is_closing = True
+        return [
+            ("selections", self._selections.close),
+            ("capture", lambda: self._captures.finish([one._drain for one in self._table.open_streams.values()])),  # noqa: SLF001
+            *((f"stream {stream.name!r}", stream.close) for stream in self._table.by_name.values()),
             ("held objects", self._keeper.close),
             ("trace", self._keep_trace),
             *([] if self._spool is None else [("spool", self._spool.close)]),
@@ -733,34 +559,19 @@ class Session(ProcessBound):
             ("events", self._recorder.close),
             ("accesses", self._accesses.close),
             ("recording", self._let_recording_go),
+            *([(f"backend {self._backend.name!r}", self._backend.close)] if self._owns_backend else []),
         ]
-        if self._owns_backend:
-            steps.append((f"backend {self._backend.name!r}", self._backend.close))
-        return steps
-
-    def _leave_to_parent(self) -> None:
-        """Give the session up without closing anything: in a forked child, what it holds is the parent's."""
-        self._life.leave_to_parent()
-        for stream in self._table.by_name.values():
-            stream._disown()  # noqa: SLF001 - of the package
-        self._closing = None
-
-    def _end_capture(self) -> None:
-        self._captures.finish([stream._drain for stream in self._table.open_streams.values()])  # noqa: SLF001
 
     def _keep_trace(self) -> None:
         self._recorder.end()
         self._last_trace = self._make_trace()
 
-    def _newest_hazard_ns(self) -> int:
-        """Return when the newest hazard was found, by the host's clock; -1 where there is none."""
-        return self._accesses.newest_ns
+    def _let_recording_go(self) -> None:
+        if not self._life.failures:  # what could not be closed may still be asked for
+            self._recorder.let_go()
 
-    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
-        """Take what the reader of a live timeline has written on it, all of it."""
-        self._notes = notes
-        if self._last_trace is not None:
-            self._last_trace = with_written(self._last_trace, notes)
+    def _newest_hazard_ns(self) -> int:
+        return self._accesses.newest_ns
 
     def _make_trace(self) -> Trace:
         trace = as_trace(without_tools(self._recorder.trace()))
@@ -768,31 +579,6 @@ class Session(ProcessBound):
         if shared:
             trace = replace(trace, metadata=replace(trace.metadata, shared_data=shared))
         return replace(trace, notes=notes) if notes else trace
-
-    def _let_recording_go(self) -> None:
-        if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for
-            self._recorder.let_go()
-
-    def _facts(self) -> dict[str, str]:
-        """Return what the representations say, by its heading; never touches the device."""
-        device, layout, spool = self.device, self.layout, self._spool
-        counts, tier = (self._recorder.span_count, self._recorder.dropped_count), self._captures.text
-        last = self._last_trace  # not before the recorder, which has let go of everything by the time that there is one
-        if last is not None:
-            counts, tier = (len(last), last.metadata.dropped_spans), last.metadata.tier.value
-        streams = list(self.streams if self.state is _OPEN else self._table.by_name)
-        listed = f" ({', '.join(streams[:8])}{', …' if len(streams) > 8 else ''})" if streams else ""
-        return {
-            "device": f"{device.label}, {device.sm_count} SMs",
-            "numbers": "simulated, no hardware behind them" if device.simulated else "real, measured",
-            **({} if layout is None else {"partitions": partition_fact(layout, self._partitions.cache)}),
-            "streams": f"{counted(len(streams), 'stream')}{listed}",
-            "captured": tier,
-            "spans": counted(counts[0], "span"),
-            "dropped": f"{counts[1]:,} dropped",
-            **({} if spool is None else {"spool": f"spool {spool.path.name}: {spool.summary}"}),
-            "state": self.state.value,
-        }
 
 
 @cache
@@ -810,8 +596,3 @@ def _check_options(device: int, hazards: HazardMode | str | None, capture: Captu
         raise OptionError(f"title is {title!r}; it must be a str. Use gpustreamlab.Session(title='my run').")
     check_hazard_mode(hazards, simulated=False)
     read_tier(capture, usage="gpustreamlab.Session(capture='ranges')")
-
-
-def open_sessions() -> list[Session]:
-    """Return every open session of this process."""
-    return [session for session in list(_open_sessions) if isinstance(session, Session) and session.state is _OPEN]

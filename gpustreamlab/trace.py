@@ -72,7 +72,7 @@ class Trace(model.Trace):
         return analysis.utilization(self)
 
     def strays(self) -> Strays:
-        """Return the work that ran in another lane than its range says; see `gpustreamlab.analysis.strays`.
+        """Return the work that ran on another stream than its range says; see `gpustreamlab.analysis.strays`.
 
         Examples
         --------

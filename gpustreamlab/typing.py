@@ -117,17 +117,17 @@ class HazardKind(StrEnum):
     """How two accesses of the same memory conflict."""
 
     READ_AFTER_WRITE = "read-after-write"
-    """Read on one lane without waiting for the write on another: the values may be old ones."""
+    """Read on one stream without waiting for the write on another: the values may be old ones."""
     WRITE_AFTER_READ = "write-after-read"
-    """Written on one lane while another may still read it."""
+    """Written on one stream while another may still read it."""
     WRITE_AFTER_WRITE = "write-after-write"
-    """Written on two lanes: either may come last."""
+    """Written on two streams: either may come last."""
     USE_AFTER_FREE = "use-after-free"
-    """Freed while a lane may still use it, handed out again by its pool, and written there."""
+    """Freed while a stream may still use it, handed out again by its pool, and written there."""
 
 
 class HazardMode(StrEnum):
-    """What a session does about data that crosses lanes without an order."""
+    """What a session does about data that crosses streams without an order."""
 
     OFF = "off"
     """Nothing is watched."""
@@ -274,7 +274,7 @@ class AdapterState(StrEnum):
     THROUGH_TORCH = "follows through torch"
     """It works on torch's current stream."""
     TAKES_STREAM = "takes a stream"
-    """It has no current stream; it is given the lane with each call."""
+    """It has no current stream; it is given the stream with each call."""
     NOT_LOADED = "not loaded"
     """It is not imported."""
     CANNOT_FOLLOW = "cannot follow"

@@ -111,7 +111,7 @@ def whole_session() -> gsl.Trace:
         lab.stream("card")
         host, x = lab.memory.pinned_empty(4_096), lab.xp.zeros(4_096)
         for number in range(2):
-            lab.mark(f"step {number}")
+            lab.recording.mark(f"step {number}")
             with lab.on("copy", f"upload {number}"), lab.memory.scratch(1 << 18):
                 copy_to_device(lab, host, x)
             compute.wait(copy.record())
@@ -208,7 +208,7 @@ def pieces_spool(path: Path) -> None:
         lab.partition(left=32, right="rest")
         for number in range(4):
             lane = lab.stream(f"lane-{number}", partition="left" if number % 2 else "right")
-            lab.mark(f"piece {number}")
+            lab.recording.mark(f"piece {number}")
             with lab.on(lane, f"piece {number}"), lab.memory.scratch(1 << 16):
                 spin(lab, 1_000)
             lab.stream("warm").wait(lane.record())

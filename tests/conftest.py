@@ -70,7 +70,7 @@ def ctrl_c() -> Iterator[None]:
 def open_sessions() -> list[object]:
     """List the open sessions; none where the module was not imported, so that this imports nothing."""
     module = sys.modules.get(SESSION_MODULE)
-    return [] if module is None else list(module._open_sessions)
+    return [] if module is None else list(module.known_sessions)
 
 
 def is_ours(thread: threading.Thread) -> bool:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
-from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import OneOfSeveral, wrap_lines
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
@@ -46,15 +44,12 @@ from gpustreamlab.model import (
     NO_COMMON_TIME,
     Ahead,
     ClockOffset,
-    Note,
     merge,
-    with_written,
     without_tools,
 )
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
-from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.trace import Trace, as_trace
 from gpustreamlab.typing import SessionState
 
@@ -62,7 +57,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gpustreamlab.analysis import Explanation
-    from gpustreamlab.timeline import Timeline
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +65,7 @@ SHORT_SHARE = 0.1  # A short call is looked at more often: of its time it waits 
 STOP_S = 2.0  # How long is waited for calls that were interrupted
 
 
-class Cluster(OneOfSeveral):
+class Cluster(OneOfSeveral, Watched):
     """Many processes, each with a `Session`, on engines of ipyparallel or workers of Dask.
 
     Parameters
@@ -137,10 +131,8 @@ class Cluster(OneOfSeveral):
         """A name for traces and timelines."""
         options = options | {"title": title} | ({} if spool is None else {"spool": str(spool)})
         self._is_closed = False
-        self._last_trace: Trace | None = None
         self._clocks = Clocks()
         self._live_zero_ns: int | None = None
-        self._notes: tuple[Note, ...] = ()
         try:
             self._mirrors = admit(self._engines, self._client, backend, options, ring_size)
             self._follower = Follower(self._engines, self._mirrors, self._clocks)
@@ -352,23 +344,6 @@ class Cluster(OneOfSeveral):
         """
         return self._run_all("all", _do, "memory.hazards")
 
-    def timeline(
-        self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
-    ) -> Timeline:
-        """Return the timeline of all engines, on one clock.
-
-        In a notebook it goes on growing while work runs, as `Session.timeline`, whose arguments these are.
-
-        Raises
-        ------
-        OptionError
-            If an argument is out of range.
-        """
-        check_timeline_options(None, live, refresh_hz, capacity)
-        if live and not self._is_closed and running_kernel_shell() is not None:
-            return self._views.get(self, refresh_hz, capacity)
-        return self.trace.timeline()
-
     @property
     def state(self) -> SessionState:
         """Where it is in its life."""
@@ -498,12 +473,6 @@ class Cluster(OneOfSeveral):
     def _newest_hazard_ns(self) -> int:
         """Return when an engine has told of hazards last, by the client's clock; -1 where none has."""
         return max(mirror.hazards_ns for mirror in self._mirrors)
-
-    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
-        """Take what the reader of a live timeline has written on it, all of it."""
-        self._notes = notes
-        if self._last_trace is not None:
-            self._last_trace = with_written(self._last_trace, notes)
 
 
 def _do(session: Session, method: str, args: Sequence[Any] = (), options: Mapping[str, Any] | None = None) -> Any:

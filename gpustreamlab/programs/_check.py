@@ -1,4 +1,4 @@
-"""Whether a plan gives what one stream gives, and how fast it is: both are run, on copies of the same inputs."""
+"""A plan as one CUDA graph; and whether it gives what one stream gives, and how fast, on copies of the same inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -19,41 +19,128 @@ from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab.analysis import Hazards, overlap
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
-from gpustreamlab.backends import Backend
-from gpustreamlab.errors import OptionError, ProgramError
+from gpustreamlab.backends import Backend, BackendGraph, BackendStream
+from gpustreamlab.errors import GraphCaptureError, OptionError, ProgramError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.programs._code import Code, Statements, watching
-from gpustreamlab.programs._record import copied_inputs, tracked
-from gpustreamlab.programs._replay import Replay
+from gpustreamlab.programs._calls import TorchAccesses, watching_torch
+from gpustreamlab.programs._code import Code, Statements, probed, watching
+from gpustreamlab.programs._record import tracked
 from gpustreamlab.programs._source import short_text
-from gpustreamlab.programs._torch import TorchAccesses, watching_torch
+from gpustreamlab.programs._values import copied_inputs, needed_names, rebound
 from gpustreamlab.typing import SpanKind
 
+if TYPE_CHECKING:
+    from gpustreamlab.programs._plan import Plan
+
 MOST_REPEATS = 10_000
-SPACINGS = 1_000
-"""How many spacings of a type results may be apart that differ from run to run on one stream, too."""
-MOST_DEPTH = 8
-"""How deep in containers and objects values are compared."""
+SPACINGS = 1_000  # How many spacings of a type results may be apart that differ from run to run on one stream, too
+MOST_DEPTH = 8  # How deep in containers and objects values are compared
 _CODE = (types.ModuleType, types.FunctionType, types.MethodType)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Both:
-    """A program as it was planned, and on one stream."""
+_PROBE = "__gpustreamlab_node__"
 
-    program: Statements
-    """The program."""
-    planned: Code
-    """As it was planned."""
-    one_stream: Code
-    """On one stream."""
-    captured: Code
-    """As it is captured into a CUDA graph."""
-    home: str
-    """The stream in which the plan begins and ends."""
-    has_barriers: bool = False
-    """Whether statements call what is not followed."""
+
+class Replay:
+    """A program that was captured into one CUDA graph. Made by `Plan.capture`.
+
+    Its results are the same arrays after each launch, computed anew; inputs are read where they were as it was captured: change
+    their values in place. Statements of the host alone ran once, as it was captured.
+
+    Parameters
+    ----------
+    program
+        The program.
+    code
+        What is captured; without ranges.
+    home
+        The stream in which it begins and ends.
+    values
+        The variables that it is captured on; it binds its results in a copy.
+    """
+
+    def __init__(self, program: Statements, code: Code, home: str, values: Mapping[str, Any]) -> None:
+        self._program = program
+        self._code = code
+        self._home = home
+        self._values = rebound(values)
+        given = [array for name in needed_names(program.source, values) for array in find_arrays(values[name])]
+        self._graph = self._capture(given)
+
+    def __repr__(self) -> str:
+        count = count_text(len(self._program.source.statements), "statement")
+        return f"<Replay: {count}, {count_text(self.node_count, 'kernel, copy or fill', 'kernels, copies and fills')}>"
+
+    @property
+    def code(self) -> str:
+        """The Python that was captured."""
+        return self._code.text
+
+    @property
+    def node_count(self) -> int:
+        """Kernels, copies and fills that one launch runs."""
+        return self._graph.node_count
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The variables that the program binds; their arrays hold what the last launch computes."""
+        names = dict.fromkeys(name for one in self._program.source.statements for name in sorted(one.writes))
+        return {name: self._values[name] for name in names if name in self._values}
+
+    def launch(self) -> dict[str, Any]:
+        """Launch it in its stream, with one call; return its `results`. Nothing waits for the device."""
+        with self._program.lab.on(self._home, "replay"):
+            self._graph.launch(self._place)
+        return self.results
+
+    def close(self) -> None:
+        """Let go of the graph and of the memory of its results. Idempotent."""
+        self._graph.close()
+        self._values.clear()
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def _place(self) -> BackendStream:
+        return self._program.lab._table.choose(self._home)._backend_stream
+
+    def _capture(self, given: Sequence[Any]) -> BackendGraph:
+        """Run the program while its streams are captured, and make the graph; `given` are the arrays of its inputs."""
+        __tracebackhide__ = True
+        program = self._program
+        labels: list[tuple[int, str]] = []
+        line = [program.source.statements[0].line]
+        capture = program.backend.begin_graph(self._place, given)
+
+        def note(number: int) -> None:
+            count = capture.node_count
+            one = program.source.statements[number]
+            if count > (labels[-1][0] if labels else 0):
+                labels.append((count, one.label))
+            following = program.source.statements[number + 1 : number + 2]
+            line[0] = following[0].line if following else one.line
+
+        try:
+            program.execute(probed(self._code, program.source, _PROBE), self._values, {_PROBE: note})
+        except Exception as error:
+            capture.abandon()
+            known_error = program.backend.map_error(error, "Capturing it")
+            if isinstance(known_error, GraphCaptureError):
+                why = f"The program cannot be replayed as a CUDA graph, for line {line[0]}: {known_error}"
+                raise ProgramError(why) from error
+            raise
+        except BaseException:
+            capture.abandon()
+            raise
+        graph = capture.instantiate()
+        firsts = [0, *(count for count, _ in labels[:-1])]
+        program.lab._recorder.name_graph(graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)])
+        return graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -101,37 +188,38 @@ def _hazard_line(hazards: Hazards) -> str:
     return f"{hazards.hazard_count or 'no'} hazard{'' if hazards.hazard_count == 1 else 's'} in {accesses}"
 
 
-def check_plan(both: Both, tolerance: float | None) -> Check:
+def check_plan(plan: Plan, tolerance: float | None) -> Check:
     """Run a plan and one stream on the same inputs; see `Plan.check`."""
     __tracebackhide__ = True
     if tolerance is not None and not tolerance >= 0:
         raise OptionError(f"tolerance is {tolerance!r}; give a share of the largest value, such as 1e-6, or None.")
-    one = both.one_stream
-    expected = _run_on_copy(both, one, None)
-    found = _run_on_copy(both, both.planned, None)
-    with watching(both.program.lab) as watch:
-        hazards, watched = _watched_run(both, watch)
+    one = plan._one_code
+    expected = _run_on_copy(plan, one, None)
+    found = _run_on_copy(plan, plan._code, None)
+    with watching(plan._program.lab) as watch:
+        hazards, watched = _watched_run(plan, watch)
     # What is watched runs a little slower, so that both runs are compared.
     differing = [
         name for name in expected if not (_same(expected[name], found.get(name)) and _same(expected[name], watched.get(name)))
     ]
-    again = _run_on_copy(both, one, None) if differing else {}
+    again = _run_on_copy(plan, one, None) if differing else {}
     kinds = {name: _kind(expected[name], found.get(name), again.get(name), tolerance) for name in differing}
     by_kind = {kind: tuple(name for name in differing if kinds[name] == kind) for kind in ("different", "close", "random")}
     return Check(
         equal=tuple(name for name in expected if name not in kinds),
         **by_kind,
-        first_differing=_binder_of(both, by_kind["different"] or by_kind["close"]),
+        first_differing=_binder_of(plan, by_kind["different"] or by_kind["close"]),
         hazards=hazards,
     )
 
 
-def _watched_run(both: Both, watch: AccessWatch) -> tuple[Hazards, dict[str, Any]]:
+def _watched_run(plan: Plan, watch: AccessWatch) -> tuple[Hazards, dict[str, Any]]:
     """Run a plan while accesses are watched; return the hazards that it brought, and its results."""
     before = watch.check({})
     # What torch orders by streams and events of its own is not seen, so that its tensors are not followed then.
-    with nullcontext() if both.has_barriers else watching_torch(TorchAccesses(watch).note, bool):
-        found = _run_on_copy(both, both.planned, watch)
+    has_barriers = any(work.barrier for work in plan._recording.works)
+    with nullcontext() if has_barriers else watching_torch(TorchAccesses(watch).note, bool):
+        found = _run_on_copy(plan, plan._code, watch)
     after = watch.check(found)
     known = {(one.kind, one.first, one.second): one.hazard_count for one in before.hazards}
     new = []
@@ -152,33 +240,33 @@ def _kind(expected: Any, found: Any, again: Any, tolerance: float | None) -> str
     return "close" if _near(expected, found, tolerance) else "different"
 
 
-def _binder_of(both: Both, names: Sequence[str]) -> str:
-    for one in both.program.source.statements:
+def _binder_of(plan: Plan, names: Sequence[str]) -> str:
+    for one in plan._program.source.statements:
         if one.writes & set(names):
             return f"line {one.line}, {short_text(one.text)}"
     return "one that changes it in place" if names else ""
 
 
-def _run_on_copy(both: Both, code: Code, watch: AccessWatch | None) -> dict[str, Any]:
+def _run_on_copy(plan: Plan, code: Code, watch: AccessWatch | None) -> dict[str, Any]:
     """Run code on a copy of the inputs; return what its variables hold, on the host."""
     __tracebackhide__ = True
-    lab = both.program.lab
-    values = _copies(both)
+    lab = plan._program.lab
+    values = _copies(plan)
     with (
-        nullcontext() if watch is None else tracked(both.program, values, watch),
-        kept_random_state(both.program.backend),
+        nullcontext() if watch is None else tracked(plan._program, values, watch),
+        kept_random_state(plan._program.backend),
     ):
-        both.program.execute(code, values)
+        plan._program.execute(code, values)
         lab.synchronize()
-    names = dict.fromkeys(name for one in both.program.source.statements for name in sorted(one.reads | one.writes))
+    names = dict.fromkeys(name for one in plan._program.source.statements for name in sorted(one.reads | one.writes))
     return {name: _on_host(values[name]) for name in names if name in values}
 
 
-def _copies(both: Both) -> dict[str, Any]:
+def _copies(plan: Plan) -> dict[str, Any]:
     """Return variables with copies of the inputs, made in the stream in which the plan begins."""
-    with both.program.lab.select(both.home):
-        values, shared = copied_inputs(both.program)
-    both.program.lab.synchronize()
+    with plan._program.lab.select(plan.streams[0]):
+        values, shared = copied_inputs(plan._program)
+    plan._program.lab.synchronize()
     if shared:
         kind = type(values[shared[0]])
         raise ProgramError(
@@ -314,34 +402,34 @@ class PlanComparison(Reported):
 _Measured = tuple[int, int, int | None, float | None]
 
 
-def compare_plan(both: Both, repeats: int) -> PlanComparison:
+def compare_plan(plan: Plan, repeats: int) -> PlanComparison:
     """Measure a plan beside one stream; see `Plan.compare`."""
     __tracebackhide__ = True
     if not 1 <= repeats <= MOST_REPEATS:
         raise OptionError(f"repeats is {repeats!r}; give how often to run each, for example plan.compare(repeats=5).")
-    codes = {"one stream": both.one_stream, "planned": both.planned}
+    codes = {"one stream": plan._one_code, "planned": plan._code}
     taken: dict[str, list[_Measured]] = {how: [] for how in codes}
     for turn in range(repeats + 1):
         for how, code in codes.items():
-            measured = _measure(both, code)
+            measured = _measure(plan, code)
             if turn:  # the first turn warms up
                 taken[how].append(measured)
-    why_not = _replays(both, repeats, taken)
+    why_not = _replays(plan, repeats, taken)
     runs = tuple(_median_run(how, one) for how, one in taken.items())
-    simulated = both.program.lab.device.simulated
+    simulated = plan._program.lab.device.simulated
     return PlanComparison(runs=runs, why_not_replayed=why_not, repeats=repeats, simulated=simulated)
 
 
-def _replays(both: Both, repeats: int, taken: dict[str, list[_Measured]]) -> str:
+def _replays(plan: Plan, repeats: int, taken: dict[str, list[_Measured]]) -> str:
     """Measure launches of the program as a graph; return why it cannot be captured."""
-    values = _copies(both)
+    values = _copies(plan)
     try:
-        replay = Replay(both.program, both.captured, both.home, values)
+        replay = Replay(plan._program, plan._graph_code, plan.streams[0], values)
     except ProgramError as error:
         return str(error)
     with replay:
         for turn in range(repeats + 1):
-            measured = _measured(both, replay.launch)
+            measured = _measured(plan, replay.launch)
             if turn:
                 taken.setdefault("replayed", []).append(measured)
     return ""
@@ -360,18 +448,18 @@ def _median_run(how: str, taken: Sequence[_Measured]) -> Run:
     )
 
 
-def _measure(both: Both, code: Code) -> _Measured:
+def _measure(plan: Plan, code: Code) -> _Measured:
     """Run code once on a copy of the inputs; return its wall and host time in ns, its launches, and its overlap."""
     __tracebackhide__ = True
-    values = _copies(both)
-    with kept_random_state(both.program.backend):
-        return _measured(both, lambda: both.program.execute(code, values))
+    values = _copies(plan)
+    with kept_random_state(plan._program.backend):
+        return _measured(plan, lambda: plan._program.execute(code, values))
 
 
-def _measured(both: Both, run: Callable[[], object]) -> _Measured:
+def _measured(plan: Plan, run: Callable[[], object]) -> _Measured:
     """Run something; return its wall and host time in ns, its launches, and its overlap."""
     __tracebackhide__ = True
-    lab, backend = both.program.lab, both.program.backend
+    lab, backend = plan._program.lab, plan._program.backend
     began_ns = backend.host_time_ns()
     run()
     called_ns = backend.host_time_ns()
@@ -414,20 +502,13 @@ def kept_random_state(backend: Backend) -> Iterator[None]:
 
 @contextmanager
 def kept_back() -> Iterator[None]:
-    """Keep back what is printed, warned of and displayed in a ``with`` block, unless it fails."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    kept = io.StringIO()
+    """Keep back what is printed, warned of and displayed in a ``with`` block."""
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())  # behind it, each warning counts as not shown yet
-        shown = None
-        if shell is not None:
+        if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
             from IPython.utils.capture import capture_output
 
-            shown = stack.enter_context(capture_output(stdout=False, stderr=False))
-        try:
-            with redirect_stdout(kept), redirect_stderr(kept):
-                yield
-        except BaseException:
-            stack.callback(lambda: None if shown is None else shown.show())
-            stack.callback(sys.stdout.write, kept.getvalue())
-            raise
+            stack.enter_context(capture_output(stdout=False, stderr=False))
+        stack.enter_context(redirect_stdout(io.StringIO()))
+        stack.enter_context(redirect_stderr(io.StringIO()))
+        yield

@@ -27,24 +27,18 @@ class _Block:
     """Statements that one ``with lab.on(...)`` has in it; without a stream, statements of the host alone."""
 
     stream: str | None
-    body: list[str | int] = field(default_factory=list)
-    """Numbers of statements, and lines of ours."""
+    body: list[str | int] = field(default_factory=list)  # Numbers of statements, and lines of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
     """A plan as text, and as a tree whose statements have the lines of the source."""
 
-    text: str
-    """To read, paste and keep."""
-    tree: ast.Module
-    """To run."""
-    blocks: frozenset[int]
-    """Which statements of the tree are ``with`` blocks of ours."""
-    streams: tuple[str, ...]
-    """The streams that it works on; it ends in the first."""
-    variables: frozenset[str]
-    """What it binds beyond what the program binds."""
+    text: str  # To read, paste and keep
+    tree: ast.Module  # To run
+    blocks: frozenset[int]  # Which statements of the tree are ``with`` blocks of ours
+    streams: tuple[str, ...]  # The streams that it works on; it ends in the first
+    variables: frozenset[str]  # What it binds beyond what the program binds
     compiled: dict[str, CodeType] = field(default_factory=dict, repr=False, compare=False)
     """The tree as it was compiled, by what tracebacks call it."""
 
@@ -98,11 +92,9 @@ class _Writer:
         self.variables: list[str] = []
         self._events: dict[int, str] = {}
         """Variables of events, by the statement that they are recorded behind; -1 stands for the beginning."""
-        self._place = dict[int, str]()
-        """The stream out of whose memory each piece is."""
+        self._place = dict[int, str]()  # The stream out of whose memory each piece is
         self._last_touch: dict[tuple[int, str], int] = {}
-        self._sure = set(source.inputs)
-        """Variables that are bound to arrays in any run, if they are in one."""
+        self._sure = set(source.inputs)  # Variables that are bound to arrays in any run, if they are in one
         self._born: dict[int, list[int]] = defaultdict(list)
         for piece, number in recording.born.items():
             self._born[number].append(piece)
@@ -278,16 +270,12 @@ def probed(code: Code, source: Source, name: str) -> Code:
 class Statements:
     """A program: statements, and the variables that they look up."""
 
-    lab: Session
-    """Where it runs."""
-    source: Source
-    """The statements."""
+    lab: Session  # Where it runs
+    source: Source  # The statements
     look_up: Callable[[], dict[str, Any]]
     """Returns the variables as they are now: the user's own namespace, or a copy of what the caller sees."""
-    is_own: bool
-    """Whether that is the namespace that the user gave, which running changes in place."""
-    session_name: str
-    """The variable through which its code calls the session."""
+    is_own: bool  # Whether that is the namespace that the user gave, which running changes in place
+    session_name: str  # The variable through which its code calls the session
 
     @property
     def backend(self) -> Backend:

@@ -13,12 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis import Region, may_share
+from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.model import EDGE_KINDS, PREDICTED, SPAN_KINDS, Device, Edges, Lane, Trace, TraceMetadata, WorkDetail
+from gpustreamlab.programs._source import Statement
 from gpustreamlab.typing import CaptureTier, EdgeKind, SpanKind
 
 SWITCH_NS = 3_000  # What waiting for another stream's event takes, from kernel to kernel. Source: FACTS.md, 3.1 us on an H200
 RUNNING_KEPT = 64  # How many of the statements placed last are asked whether they leave room on the SMs
 ALL_SMS = 1.001  # What shares of kernels that run at once may add up to
+LISTED_CRITICAL = 12  # Most lines of the critical path that are listed
 LAUNCH_NS = 4_000  # What a launch takes on the host, where it was not measured
 
 
@@ -232,15 +235,13 @@ class _Scheduler:
         self._knew: list[dict[str, int]] = []
         self._host_ns = 0
         self._host_waited_for = -1
-        self._engine_free = dict.fromkeys(Engine, (0, -1))
-        """When each copy engine is free, and behind which statement."""
+        self._engine_free = dict.fromkeys(Engine, (0, -1))  # When each copy engine is free, and behind which statement
         self._running: list[tuple[int, float, int]] = []
         self.stream: list[str | None] = []
         self.waits: list[tuple[Wait, ...]] = []
         self.start_ns: list[int] = []
         self.end_ns: list[int] = []
-        self.setter: list[int] = []
-        """Which statement each had to wait for last; -1 for none."""
+        self.setter: list[int] = []  # Which statement each had to wait for last; -1 for none
 
     def place(self, number: int, behind: Sequence[Dependency]) -> None:
         work = self._works[number]
@@ -400,6 +401,68 @@ def on_one_stream(works: Sequence[Work], name: str) -> Schedule:
     """Return the schedule with everything on one stream, in order."""
     placed = [replace(work, stream=None if work.engine is Engine.NONE else name) for work in works]
     return schedule(placed, [name])
+
+
+def why_nothing(statements: Sequence[Statement], recording: Recording, one: Schedule, planned: Schedule) -> str:
+    barriers = sum(bool(work.barrier) for work in recording.works)
+    if not any(work.engine is not Engine.NONE for work in recording.works):
+        return "no statement has work for the device"
+    if barriers and barriers * 2 >= sum(work.engine is not Engine.NONE for work in recording.works):
+        return f"{barriers} of {len(recording.works)} statements are ordered before and after everything"
+    host_ns, work_ns = (
+        sum(times) for times in zip(*((work.host_ns, work.duration_ns) for work in recording.works), strict=True)
+    )
+    if host_ns > work_ns:
+        return (
+            f"the host is the limit: it takes {format_ns(host_ns)} to launch what the device does in {format_ns(work_ns)}; "
+            f"{_capture_advice(statements, recording)}"
+        )
+    loop = max(zip(statements, recording.works, strict=True), key=lambda pair: pair[1].duration_ns)
+    if loop[1].duration_ns * 2 > work_ns and loop[0].is_loop:
+        return (
+            f"line {loop[0].line} does most of the work and is a loop, which is one statement to a plan: write its turns out, "
+            "a statement each"
+        )
+    waiting = [statement.line for statement, work in zip(statements[:-1], recording.works[:-1], strict=True) if work.waits]
+    if waiting:
+        return (
+            f"the host waits for the device in line {waiting[0]}, and launches nothing meanwhile: copy to page-locked memory, "
+            "array.get(out=lab.memory.pinned_empty(...), blocking=False), or read at the end"
+        )
+    gain = one.length_ns / max(planned.length_ns, 1)
+    return f"more would be {gain:.2f} times as fast by the model, as what could overlap waits for each other or fills the SMs"
+
+
+def _capture_advice(statements: Sequence[Statement], recording: Recording) -> str:
+    """Say that a CUDA graph would help, or which lines a capture would refuse: those at which the host waits."""
+    pairs = zip(statements, recording.works, strict=True)
+    waiting = [one.line for one, work in pairs if work.waits or (work.barrier and "synchronize" in one.text)]
+    lines = list(dict.fromkeys(map(str, waiting)))
+    if not lines:
+        return "plan.capture() launches all with one call"
+    shown = ", ".join(lines[:4]) + (f" and {len(lines) - 4:,} more" if len(lines) > 4 else "")
+    who, them = ("line", "it") if len(lines) == 1 else ("lines", "them")
+    return (
+        f"for {who} {shown}, where the host waits for the device, it cannot be one CUDA graph; with {them} moved out of the "
+        "program, plan.capture() launches the rest with one call"
+    )
+
+
+def length_text(texts: Sequence[tuple[int, str]], planned: Schedule, recording: Recording) -> str:
+    """Say which lines set the length, or that the host does, where the chain of statements begins late."""
+    critical = sorted(planned.critical, key=planned.start_ns.__getitem__)
+    work_ns = sum(recording.works[place].duration_ns for place in critical)
+    if not work_ns:
+        return ""
+    begins_ns, told = planned.start_ns[critical[0]], [str(texts[place][0]) for place in critical]
+    if 2 * begins_ns > planned.length_ns:
+        return (
+            f"The host sets the length: of {format_ns(planned.length_ns)} it takes {format_ns(begins_ns)} to launch what "
+            f"comes before line {told[0]}; {format_ns(work_ns)} of work follow."
+        )
+    half = LISTED_CRITICAL // 2
+    shown = told if len(told) <= LISTED_CRITICAL else [*told[:half], f"… {len(told) - 2 * half:,} more …", *told[-half:]]
+    return f"The length is set by line{'s' if len(told) > 1 else ''} {' → '.join(shown)}, {format_ns(work_ns)} of work."
 
 
 def schedule_trace(

@@ -17,22 +17,30 @@ from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import picture_html
 from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
 from gpustreamlab.model import Trace
-from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan, kept_back
+from gpustreamlab.programs._check import Check, PlanComparison, Replay, check_plan, compare_plan, kept_back
 from gpustreamlab.programs._code import Code, Statements, probed, write_code
 from gpustreamlab.programs._graph import (
     Engine,
     Recording,
-    Schedule,
     Work,
     behind_text,
+    length_text,
     on_one_stream,
     schedule,
     schedule_trace,
+    why_nothing,
 )
-from gpustreamlab.programs._record import least_work, measured, needed_names, record
-from gpustreamlab.programs._replay import Replay
-from gpustreamlab.programs._source import RESULT, Statement, free_name, read_source
-from gpustreamlab.programs._values import FunctionNames, Signature, can_be_weak, is_plain, required_names, signature
+from gpustreamlab.programs._record import least_work, measured, record
+from gpustreamlab.programs._source import RESULT, free_name, read_source
+from gpustreamlab.programs._values import (
+    FunctionNames,
+    Signature,
+    can_be_weak,
+    is_plain,
+    needed_names,
+    required_names,
+    signature,
+)
 
 if TYPE_CHECKING:
     from gpustreamlab.session import Session
@@ -41,18 +49,12 @@ __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
 
 _numbers = itertools.count(1)
 
-MOST_STREAMS = 32
-"""How many streams a plan may use."""
-LEAST_GAIN = 1.05
-"""Below this predicted speed-up one stream is planned."""
+MOST_STREAMS = 32  # How many streams a plan may use
+LEAST_GAIN = 1.05  # Below this predicted speed-up one stream is planned
 _CODE = "margin:0.4em 0;padding:0.5em;overflow-x:auto;color:inherit;background:rgba(128,128,128,0.12)"
-TIMED_RUNS = 2
-"""Runs as planned that are measured."""
+TIMED_RUNS = 2  # Runs as planned that are measured
 _PROBE = "__gpustreamlab_time__"
-LISTED_STATEMENTS = 60
-"""How many statements a plan's table has."""
-LISTED_CRITICAL = 12
-"""Most lines of the critical path that are listed."""
+LISTED_STATEMENTS = 60  # How many statements a plan's table has
 
 
 class Program:
@@ -108,7 +110,7 @@ def _stream_names(streams: int | Sequence[str], given: Sequence[str]) -> list[st
     if isinstance(streams, int):
         if isinstance(streams, bool) or not 1 <= streams <= MOST_STREAMS:
             raise OptionError(f"streams is {streams!r}; a plan uses 1 to {MOST_STREAMS} streams. Use program.plan(streams=2).")
-        return [*given, *(f"lane-{number}" for number in range(1, streams + 1))][:streams]
+        return [*given, *(f"plan-{number}" for number in range(1, streams + 1))][:streams]
     names = [] if isinstance(streams, str) else list(streams)
     if not 1 <= len(set(names)) == len(names) <= MOST_STREAMS:
         raise OptionError(
@@ -191,69 +193,6 @@ class PlannedStatement:
     """Why it is ordered before and after everything; empty where what it touches is known."""
 
 
-def _why_nothing(statements: Sequence[Statement], recording: Recording, one: Schedule, planned: Schedule) -> str:
-    barriers = sum(bool(work.barrier) for work in recording.works)
-    if not any(work.engine is not Engine.NONE for work in recording.works):
-        return "no statement has work for the device"
-    if barriers and barriers * 2 >= sum(work.engine is not Engine.NONE for work in recording.works):
-        return f"{barriers} of {len(recording.works)} statements are ordered before and after everything"
-    host_ns, work_ns = (
-        sum(times) for times in zip(*((work.host_ns, work.duration_ns) for work in recording.works), strict=True)
-    )
-    if host_ns > work_ns:
-        return (
-            f"the host is the limit: it takes {format_ns(host_ns)} to launch what the device does in {format_ns(work_ns)}; "
-            f"{_capture_advice(statements, recording)}"
-        )
-    loop = max(zip(statements, recording.works, strict=True), key=lambda pair: pair[1].duration_ns)
-    if loop[1].duration_ns * 2 > work_ns and loop[0].is_loop:
-        return (
-            f"line {loop[0].line} does most of the work and is a loop, which is one statement to a plan: write its turns out, "
-            "a statement each"
-        )
-    waiting = [statement.line for statement, work in zip(statements[:-1], recording.works[:-1], strict=True) if work.waits]
-    if waiting:
-        return (
-            f"the host waits for the device in line {waiting[0]}, and launches nothing meanwhile: copy to page-locked memory, "
-            "array.get(out=lab.memory.pinned_empty(...), blocking=False), or read at the end"
-        )
-    gain = one.length_ns / max(planned.length_ns, 1)
-    return f"more would be {gain:.2f} times as fast by the model, as what could overlap waits for each other or fills the SMs"
-
-
-def _capture_advice(statements: Sequence[Statement], recording: Recording) -> str:
-    """Say that a CUDA graph would help, or which lines a capture would refuse: those at which the host waits."""
-    pairs = zip(statements, recording.works, strict=True)
-    waiting = [one.line for one, work in pairs if work.waits or (work.barrier and "synchronize" in one.text)]
-    lines = list(dict.fromkeys(map(str, waiting)))
-    if not lines:
-        return "plan.capture() launches all with one call"
-    shown = ", ".join(lines[:4]) + (f" and {len(lines) - 4:,} more" if len(lines) > 4 else "")
-    who, them = ("line", "it") if len(lines) == 1 else ("lines", "them")
-    return (
-        f"for {who} {shown}, where the host waits for the device, it cannot be one CUDA graph; with {them} moved out of the "
-        "program, plan.capture() launches the rest with one call"
-    )
-
-
-def _length_text(statements: Sequence[PlannedStatement], length_ns: int) -> str:
-    """Say which lines set the length, or that the host does, where the chain of statements begins late."""
-    critical = sorted((one for one in statements if one.is_critical), key=lambda one: one.start_ns)
-    work_ns = sum(one.duration_ns for one in critical)
-    if not work_ns:
-        return ""
-    if 2 * critical[0].start_ns > length_ns:
-        return (
-            f"The host sets the length: of {format_ns(length_ns)} it takes {format_ns(critical[0].start_ns)} to launch what "
-            f"comes before line {critical[0].line}; {format_ns(work_ns)} of work follow."
-        )
-    lines = [str(one.line) for one in critical]
-    if len(lines) > LISTED_CRITICAL:
-        half = LISTED_CRITICAL // 2
-        lines = [*lines[:half], f"… {len(lines) - 2 * half:,} more …", *lines[-half:]]
-    return f"The length is set by line{'s' if len(lines) > 1 else ''} {' → '.join(lines)}, {format_ns(work_ns)} of work."
-
-
 class Plan(Reported):
     """Where the statements of a program run, and what waits for what. Made by `Program.plan`; its first run is what it is of.
 
@@ -266,13 +205,10 @@ class Plan(Reported):
         self._program = program
         self._names = list(names)
         self._is_one = is_one
-        self._signature: Signature | None = None
-        """What its recording depends on; None before the first run."""
-        self._shared: tuple[str, ...] = ()
-        """What the first run changed, and copies would share."""
+        self._signature: Signature | None = None  # What its recording depends on; None before the first run
+        self._shared: tuple[str, ...] = ()  # What the first run changed, and copies would share
         self._runs = 0
-        self._timed: list[list[Work]] = []
-        """What each statement took in the runs that measure it."""
+        self._timed: list[list[Work]] = []  # What each statement took in the runs that measure it
         self._alive: list[weakref.ref[Any]] = []
         self._fitted: tuple[Signature | None, dict[str, int]] = None, {}
         """What fitted last, as long as the inputs are the same objects and hold the same ones."""
@@ -291,7 +227,7 @@ class Plan(Reported):
             elif self._is_one:
                 self._reason = "one stream was asked for"
             elif self._one.length_ns < LEAST_GAIN * planned.length_ns:
-                self._reason = _why_nothing(self._program.source.statements, recording, self._one, planned)
+                self._reason = why_nothing(self._program.source.statements, recording, self._one, planned)
             else:
                 self._planned = planned
         self._code = write_code(self._program.source, self._planned, recording, self._program.session_name)
@@ -424,7 +360,7 @@ class Plan(Reported):
     def check(self, tolerance: float | None = None) -> Check:
         """Run it beside the same program on one stream, on the same inputs, and compare all results bit for bit.
 
-        That is three runs on copies, and a fourth where results differ. What they print is kept back, unless one fails.
+        That is three runs on copies, and a fourth where results differ. What they print is kept back.
 
         Raises
         ------
@@ -438,7 +374,7 @@ class Plan(Reported):
             if None, 1,000 times the spacing of their type.
         """
         with self._on_copies("check"):
-            return check_plan(self._both, tolerance)
+            return check_plan(self, tolerance)
 
     def capture(self) -> Replay:
         """Capture the program into one CUDA graph, which `Replay.launch` runs with one call.
@@ -459,7 +395,7 @@ class Plan(Reported):
     def compare(self, repeats: int = 5) -> PlanComparison:
         """Measure it beside the same program on one stream and as one CUDA graph, on the same inputs, in turns.
 
-        What the runs, which are on copies, print is kept back, unless one fails.
+        What the runs, which are on copies, print is kept back.
 
         Parameters
         ----------
@@ -472,7 +408,7 @@ class Plan(Reported):
             As `check` does.
         """
         with self._on_copies("compare"):
-            return compare_plan(self._both, repeats)
+            return compare_plan(self, repeats)
 
     @contextmanager
     def _on_copies(self, method: str) -> Iterator[None]:
@@ -492,17 +428,9 @@ class Plan(Reported):
             raise ProgramError(f"The program has not run yet, so plan.{method}() knows nothing of it. Call plan.run() before.")
 
     @property
-    def _both(self) -> Both:
-        """The plan and one stream, to run beside each other."""
-        one = write_code(self._program.source, self._one, self._recording, self._program.session_name)
-        return Both(
-            program=self._program,
-            planned=self._code,
-            one_stream=one,
-            captured=self._graph_code,
-            home=self.streams[0],
-            has_barriers=any(work.barrier for work in self._recording.works),
-        )
+    def _one_code(self) -> Code:
+        """What runs on one stream, to compare with."""
+        return write_code(self._program.source, self._one, self._recording, self._program.session_name)
 
     @property
     def _graph_code(self) -> Code:
@@ -558,7 +486,7 @@ class Plan(Reported):
     def overview(self, note: str = "") -> str:
         """Return its main figures as HTML, with a note."""
         noted = f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{escape(note)}</p>" if note else ""
-        length = _length_text(self.statements, self._planned.length_ns) if self.has_run else ""
+        length = length_text(self._texts, self._planned, self._recording) if self.has_run else ""
         head = f"<p style='margin:0.4em 0'><b>Plan:</b> {escape(self._line())}. {escape(length)}</p>"
         return f"<div class='gpustreamlab-plan' style='overflow-x:auto'>{noted}{head}</div>{self._picture()}"
 
@@ -618,5 +546,5 @@ class Plan(Reported):
         notes += [f"Line {line} is ordered before and after everything: it {why}." for line, why in barriers[:5]]
         if len(barriers) > 5:
             notes.append(f"{len(barriers) - 5} more lines are ordered before and after everything.")
-        length = _length_text(self.statements, self._planned.length_ns)
+        length = length_text(self._texts, self._planned, self._recording)
         return (*filter(None, [length]), *notes, *self._recording.notes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpustreamlab._util.arrays import find_arrays, is_array, is_own
+from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import Touch, blocks_that_fit
 from gpustreamlab.errors import SelectionError
@@ -21,37 +21,39 @@ from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import (
     RUNS_TEXT,
     CallLog,
+    TorchPieces,
+    bytes_of,
     globals_of,
     instrumented,
     is_followed,
+    is_tensor,
     is_user_function,
     plain_again,
+    region_of_tensor,
+    watching_torch,
 )
 from gpustreamlab.programs._code import Statements, watching
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Recording, StreamCosts, Work
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, what_decides
-from gpustreamlab.programs._torch import TorchPieces, bytes_of, is_tensor, watching_torch
-from gpustreamlab.programs._torch import region as region_of_tensor
-from gpustreamlab.programs._values import copied, is_plain, is_random, reach, remade, replace_values, signature
+from gpustreamlab.programs._values import (
+    is_of_session,
+    is_plain,
+    is_random,
+    needed_names,
+    reach,
+    replace_values,
+    signature,
+)
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.session import Session
 
-_RUNS_CODE = (
-    "generator",
-    "map",
-    "filter",
-    "itertools.starmap",
-    "itertools.accumulate",
-    "itertools.takewhile",
-    "itertools.dropwhile",
-)
+_RUNS_CODE = ("generator", "map", "filter", *map("itertools.{}".format, ("starmap", "accumulate", "takewhile", "dropwhile")))
 """Iterators that run code of the user's for their next value."""
 _DEFINES = (ast.FunctionDef, ast.Lambda, ast.ClassDef)
 _UNCHANGED = (types.ModuleType, types.FunctionType, type)
-COST_TRIES = 3
-"""How often the host's cost of a stream is measured."""
+COST_TRIES = 3  # How often the host's cost of a stream is measured
 WAITED_NS = 4 * LAUNCH_NS
 """A statement that enqueues nothing and orders streams, and took the host longer than this, has waited for the device."""
 
@@ -66,78 +68,21 @@ class _Step:
     is_chance: bool = False
     steers: bool = False
     orders: bool = False
-    outside: str = ""
-    """Its line, with what it calls that may change files, processes or other machines."""
-    named: frozenset[int] = frozenset()
-    """Pieces of the arrays that it names itself."""
-    looked_up: frozenset[str] = frozenset()
-    """Variables that it, or functions of the user's behind it, look up."""
-    reaches_device: bool = False
-    """Whether it leads to arrays on the device, which it may use next time."""
-    reaches_host: bool = False
-    """Whether it leads to arrays of the host, whose values may be others next time."""
-    can_decide: bool = False
-    """Whether functions behind it have conditions."""
-    can_choose: bool = False
-    """Whether functions behind it take items by an index."""
+    outside: str = ""  # Its line, with what it calls that may change files, processes or other machines
+    named: frozenset[int] = frozenset()  # Pieces of the arrays that it names itself
+    looked_up: frozenset[str] = frozenset()  # Variables that it, or functions of the user's behind it, look up
+    reaches_device: bool = False  # Whether it leads to arrays on the device, which it may use next time
+    reaches_host: bool = False  # Whether it leads to arrays of the host, whose values may be others next time
+    can_decide: bool = False  # Whether functions behind it have conditions
+    can_choose: bool = False  # Whether functions behind it take items by an index
     leads: dict[str, bool] = field(default_factory=dict)
     """Variables that it binds or may change, new arrays left out; and whether they lead to arrays that are not new."""
     reached: dict[int, str] = field(default_factory=dict)
     """Names of variables by the pieces of memory that they reach, in front of it."""
     crossing: dict[int, str] = field(default_factory=dict)
     """Names of variables by the pieces of memory that they reach, behind it."""
-    born: set[int] = field(default_factory=set)
-    """Pieces that were first seen in it."""
-    host_ns: int = 0
-    """How long the host took for it, with what takes notes, in ns."""
-
-
-def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]:
-    """Return the variables that a program looks up before it binds them, those of its functions too."""
-    found = {name for name in source.inputs if name in values}
-    for name in tuple(found):
-        value = values[name]
-        if type(value) is types.FunctionType:
-            known = value.__globals__
-            found |= {inner for inner in globals_of(value, known) if inner in values and known[inner] is values[inner]}
-    return frozenset(found)
-
-
-def copied_inputs(program: Statements) -> tuple[dict[str, Any], list[str]]:
-    """Return variables to run a program on, with copies of all that it may change; and the names of what cannot be copied."""
-    source, values = program.source, program.values
-    names = needed_names(source, values)
-    kept = {name: values[name] for name in names if not _is_of_session(values[name])}
-    made, shared = copied(kept, program.backend.duplicate)
-    copies: dict[str, Any] = {**values, **made}
-    for name, value in made.items():
-        if type(value) is types.FunctionType:
-            copies[name] = _on_copies(value, values, copies)
-    return copies, shared
-
-
-def rebound(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return variables in a dictionary of their own; functions that look up variables of these look there."""
-    made = dict(values)
-    for name, value in values.items():
-        if type(value) is types.FunctionType and value.__globals__ is values:
-            made[name] = _on_copies(value, values, made)
-    return made
-
-
-def _on_copies(function: types.FunctionType, values: Mapping[str, object], copies: dict[str, Any]) -> types.FunctionType:
-    """Return a function that looks up copies where it looks up variables of the program."""
-    known = function.__globals__
-    shared = {name for name in globals_of(function, known) if name in copies and known[name] is values.get(name)}
-    if not shared or not is_user_function(function):
-        return function
-    # What the program binds anew is seen by functions of its own namespace only.
-    names = copies if known is values else {**known, **{name: copies[name] for name in shared}}
-    return remade(function, names)
-
-
-def _is_of_session(value: object) -> bool:
-    return is_own(value) and not is_array(value) and not is_random(value)
+    born: set[int] = field(default_factory=set)  # Pieces that were first seen in it
+    host_ns: int = 0  # How long the host took for it, with what takes notes, in ns
 
 
 class _Exchange:
@@ -218,14 +163,7 @@ def record(program: Statements, home: str, values: dict[str, Any]) -> Recording:
         survivors=survivors,
         notes=tuple(notes),
         costs=_stream_costs(program, home),
-        outside=next(
-            (
-                f"line {one.line} calls {step.outside}"
-                for one, step in zip(source.statements, steps, strict=True)
-                if step.outside
-            ),
-            "",
-        ),
+        outside=next((step.outside for step in steps if step.outside), ""),
     )
 
 
@@ -248,12 +186,9 @@ class _Tap:
         self._seen: set[int] = set()
         self._tensors = TorchPieces()
         self._areas = _Areas()
-        self.containers = set[str]()
-        """Variables that lead to arrays and are none."""
-        self.notes: list[str] = []
-        """What could not be known, one sentence each."""
-        self.bounds_ns: list[int] = []
-        """When each statement began, and when the last one ended, by the host's clock."""
+        self.containers = set[str]()  # Variables that lead to arrays and are none
+        self.notes: list[str] = []  # What could not be known, one sentence each
+        self.bounds_ns: list[int] = []  # When each statement began, and when the last one ended, by the host's clock
 
     def run(self, program: Statements, values: dict[str, Any], home: str) -> list[_Step]:
         """Run the statements, one by one."""
@@ -321,7 +256,7 @@ class _Tap:
         """Yield the variables that a statement binds, new arrays left out, and those whose content it may change."""
         for name in sorted(statement.writes | statement.reads):
             value = values.get(name)
-            if name not in values or issubclass(type(value), _UNCHANGED) or _is_of_session(value):
+            if name not in values or issubclass(type(value), _UNCHANGED) or is_of_session(value):
                 continue
             is_new = is_array(value) and self._number_of(value) in self._step.born
             if not is_new and (name in statement.writes or not (is_array(value) or is_plain(value))):
@@ -426,7 +361,7 @@ class _Tap:
 
     def _reach(self, name: str, values: Mapping[str, object]) -> None:
         """Note which memory a variable reaches."""
-        if name not in values or type(values[name]) is types.ModuleType or _is_of_session(values[name]):
+        if name not in values or type(values[name]) is types.ModuleType or is_of_session(values[name]):
             return
         for array in find_arrays(values[name]):
             number = self._number_of(array)
@@ -559,10 +494,8 @@ def _joined(
     source: Source, steps: Sequence[_Step], works: Sequence[Work], unknown: Mapping[str, str], random: Iterable[str]
 ) -> list[Work]:
     """Put what statements touch beside what they took, and say which are barriers."""
-    uncertain = dict(unknown)
-    """Variables that may lead to other arrays in the next run, and why."""
-    varying = set(random)
-    """Variables that may have other values in the next run; they lead to no array that was there before."""
+    uncertain = dict(unknown)  # Variables that may lead to other arrays in the next run, and why
+    varying = set(random)  # Variables that may have other values in the next run; they lead to no array that was there before
     joined = []
     for statement, step, work in zip(source.statements, steps, works, strict=True):
         leading = sorted(step.looked_up & uncertain.keys())

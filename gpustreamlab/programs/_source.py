@@ -20,10 +20,8 @@ from typing import Any
 
 from gpustreamlab.errors import ProgramError
 
-RESULT = "result"
-"""The variable that holds what a function returns, or what the last expression of a cell gives."""
-LABEL_LENGTH = 60
-"""How much of a statement its range is called by."""
+RESULT = "result"  # The variable that holds what a function returns, or what the last expression of a cell gives
+LABEL_LENGTH = 60  # How much of a statement its range is called by
 _ANNOTATION = "#:"
 FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 """Flags of code whose source has ``from __future__ import ...``; without `dont_inherit`, what is compiled here has ours."""
@@ -33,26 +31,16 @@ FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_fla
 class Statement:
     """One statement of a program."""
 
-    line: int
-    """Its first line, from 1, in the source as it was given."""
-    text: str
-    """Its source, as Python writes it."""
-    node: ast.stmt
-    """The same as a tree, with the lines of the source."""
-    stream: str | None
-    """The stream that it was given by ``with lab.on(...)`` or ``#: name``; None if it is to be found."""
-    label: str
-    """What its work is called on the timeline."""
-    reads: frozenset[str]
-    """Names that it looks up."""
-    writes: frozenset[str]
-    """Names that it binds or deletes."""
-    needs: frozenset[str]
-    """Names that it may look up before it binds them."""
-    binds: frozenset[str]
-    """Names that it binds whatever its conditions are."""
-    is_branching: bool
-    """Whether any condition decides what it does."""
+    line: int  # Its first line, from 1, in the source as it was given
+    text: str  # Its source, as Python writes it
+    node: ast.stmt  # The same as a tree, with the lines of the source
+    stream: str | None  # The stream that it was given by ``with lab.on(...)`` or ``#: name``; None if it is to be found
+    label: str  # What its work is called on the timeline
+    reads: frozenset[str]  # Names that it looks up
+    writes: frozenset[str]  # Names that it binds or deletes
+    needs: frozenset[str]  # Names that it may look up before it binds them
+    binds: frozenset[str]  # Names that it binds whatever its conditions are
+    is_branching: bool  # Whether any condition decides what it does
 
     @functools.cached_property
     def chooses(self) -> bool:
@@ -71,18 +59,12 @@ class Statement:
 class Source:
     """A program as it was given."""
 
-    statements: tuple[Statement, ...]
-    """In their order."""
-    filename: str
-    """What tracebacks call it."""
-    function: FunctionType | None
-    """The function; None for text."""
-    session_name: str | None
-    """The variable through which the program calls the session; None if it does not."""
-    result: str | None
-    """The variable that gets what the last expression gives; None if there is none."""
-    flags: int = 0
-    """The flags that it is compiled with: those of its ``from __future__ import ...``."""
+    statements: tuple[Statement, ...]  # In their order
+    filename: str  # What tracebacks call it
+    function: FunctionType | None  # The function; None for text
+    session_name: str | None  # The variable through which the program calls the session; None if it does not
+    result: str | None  # The variable that gets what the last expression gives; None if there is none
+    flags: int = 0  # The flags that it is compiled with: those of its ``from __future__ import ...``
 
     @functools.cached_property
     def inputs(self) -> frozenset[str]:
@@ -277,15 +259,9 @@ class _Reader:
     def _read(self, node: ast.stmt, stream: str | None, label: str) -> Iterator[Statement]:
         given = self._given_stream(node)
         if given is not None and isinstance(node, ast.With):
-            self._refuse_annotation(node)
             for inner in node.body:  # the innermost selection counts, as where it runs
                 yield from self._read(inner, *given)
             return
-        annotated = self._annotation(node)
-        if annotated is not None and stream is not None and annotated != stream:
-            raise ProgramError(
-                f"Line {node.lineno} is annotated with stream {annotated!r} inside `with ...on({stream!r})`. Keep one of them."
-            )
         text = ast.unparse(node)
         reads, writes = names_of(node)
         needs, binds = first_uses(node, (reads, writes))
@@ -293,7 +269,7 @@ class _Reader:
             line=node.lineno,
             text=text,
             node=node,
-            stream=annotated or stream,
+            stream=self._annotation(node) or stream,  # what stands beside it counts over the block around it
             label=label or short_text(text, LABEL_LENGTH),
             reads=reads,
             writes=writes,
@@ -318,23 +294,12 @@ class _Reader:
         return None
 
     def _annotation(self, node: ast.stmt) -> str | None:
-        first = node.lineno - self._above
-        last = (node.end_lineno or node.lineno) - self._above
-        found = {self._annotations[line] for line in range(first, last + 1) if line in self._annotations}
-        above = first - 1
+        """Return the stream of a comment ``#: stream`` beside a statement, or in the comments right above it."""
+        above = node.lineno - self._above - 1
         while above >= 1 and self._lines[above - 1].lstrip().startswith("#"):
-            if self._lines[above - 1].lstrip().startswith(_ANNOTATION):
-                found.add(self._annotations[above])
             above -= 1
-        if len(found) > 1:
-            raise ProgramError(
-                f"Line {node.lineno} is annotated with {len(found)} streams, {', '.join(sorted(found))}. Keep one."
-            )
-        return found.pop() if found else None
-
-    def _refuse_annotation(self, node: ast.stmt) -> None:
-        if node.lineno - self._above in self._annotations:
-            raise ProgramError(f"Line {node.lineno} names a stream twice: by `with` and by `{_ANNOTATION}`. Keep one of them.")
+        lines = range((node.end_lineno or node.lineno) - self._above, above, -1)
+        return next((self._annotations[line] for line in lines if line in self._annotations), None)
 
 
 def _annotations(text: str) -> Iterator[tuple[int, str]]:

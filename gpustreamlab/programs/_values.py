@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,9 +34,11 @@ from gpustreamlab._util.arrays import (
     names_of_type,
     slotted,
 )
-from gpustreamlab.programs._calls import is_user_function, root_of, root_of_type
-from gpustreamlab.programs._source import names_of_code
-from gpustreamlab.programs._torch import copied_tensors, is_tensor
+from gpustreamlab.programs._calls import copied_tensors, globals_of, is_tensor, is_user_function, root_of, root_of_type
+from gpustreamlab.programs._source import Source, names_of_code
+
+if TYPE_CHECKING:
+    from gpustreamlab.programs._code import Statements
 
 _PLAIN: tuple[type, ...] = (int, float, complex, str, bytes, type(None), type(...), range, slice, np.generic, np.dtype)
 _PLAIN += (pathlib.PurePath, dt.date, dt.time, dt.timedelta, decimal.Decimal)
@@ -114,19 +116,15 @@ def gives_others(value: object) -> bool:
 
 # What variables lead to
 
-MORE = "more than are followed"
-"""The key of a place that stands for all behind the last that is looked at."""
+MORE = "more than are followed"  # The key of a place that stands for all behind the last that is looked at
 
 
 class Slot(NamedTuple):
     """A place that holds a value, and that another one can be put into."""
 
-    key: Any
-    """Its index, key or name."""
-    value: Any
-    """What it holds."""
-    owner: Any = None
-    """What has it."""
+    key: Any  # Its index, key or name
+    value: Any  # What it holds
+    owner: Any = None  # What has it
     put: Callable[[Any, Any, Any], object] | None = None
     """Called with owner, key and another value puts that there; None where that cannot be done."""
 
@@ -297,8 +295,7 @@ class Signature:
 
     parts: Mapping[str, tuple[object, ...]]
     """What a variable leads to, by its name, and what a function, class or module does, by kind and name."""
-    unknown: Mapping[str, str]
-    """What leads to what gives another value each time, an iterator or a file, and what that is."""
+    unknown: Mapping[str, str]  # What leads to what gives another value each time, an iterator or a file, and what that is
     views: Sequence[tuple[Callable[[Any], tuple[int, ...]], Callable[[], Any], tuple[int, ...]]] | None
     """How to look again at all that was looked into, and the identities of what it held; None where that includes modules.
 
@@ -306,8 +303,7 @@ class Signature:
     """
     dicts: Sequence[dict[Any, Any]]
     """The dictionaries among it, those of objects as well, which are many: they are looked at in one go."""
-    held: tuple[tuple[int, ...], tuple[int, ...]]
-    """The identities of their keys and values."""
+    held: tuple[tuple[int, ...], tuple[int, ...]]  # The identities of their keys and values
 
     def changed(self, other: Signature) -> list[str]:
         """Return which parts of it are others in another one."""
@@ -477,3 +473,51 @@ def remade(function: types.FunctionType, names: dict[str, Any] | None = None, **
     made.__kwdefaults__, made.__module__, made.__qualname__ = given["kwdefaults"], function.__module__, function.__qualname__
     made.__dict__.update(function.__dict__)
     return made
+
+
+def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]:
+    """Return the variables that a program looks up before it binds them, those of its functions too."""
+    found = {name for name in source.inputs if name in values}
+    for name in tuple(found):
+        value = values[name]
+        if type(value) is types.FunctionType:
+            known = value.__globals__
+            found |= {inner for inner in globals_of(value, known) if inner in values and known[inner] is values[inner]}
+    return frozenset(found)
+
+
+def copied_inputs(program: Statements) -> tuple[dict[str, Any], list[str]]:
+    """Return variables to run a program on, with copies of all that it may change; and the names of what cannot be copied."""
+    source, values = program.source, program.values
+    names = needed_names(source, values)
+    kept = {name: values[name] for name in names if not is_of_session(values[name])}
+    made, shared = copied(kept, program.backend.duplicate)
+    copies: dict[str, Any] = {**values, **made}
+    for name, value in made.items():
+        if type(value) is types.FunctionType:
+            copies[name] = _on_copies(value, values, copies)
+    return copies, shared
+
+
+def rebound(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return variables in a dictionary of their own; functions that look up variables of these look there."""
+    made = dict(values)
+    for name, value in values.items():
+        if type(value) is types.FunctionType and value.__globals__ is values:
+            made[name] = _on_copies(value, values, made)
+    return made
+
+
+def _on_copies(function: types.FunctionType, values: Mapping[str, object], copies: dict[str, Any]) -> types.FunctionType:
+    """Return a function that looks up copies where it looks up variables of the program."""
+    known = function.__globals__
+    shared = {name for name in globals_of(function, known) if name in copies and known[name] is values.get(name)}
+    if not shared or not is_user_function(function):
+        return function
+    # What the program binds anew is seen by functions of its own namespace only.
+    names = copies if known is values else {**known, **{name: copies[name] for name in shared}}
+    return remade(function, names)
+
+
+def is_of_session(value: object) -> bool:
+    return is_own(value) and not is_array(value) and not is_random(value)

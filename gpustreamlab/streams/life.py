@@ -8,34 +8,23 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, in_forked_child, process_lock
+from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.errors import SessionClosedError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.model import Layout
 from gpustreamlab.record import LossReport
 from gpustreamlab.typing import SessionState
 
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
+
 _log = logging.getLogger(__name__)
 
 
-class Closing:
-    """Steps that are left."""
-
-    def __init__(self, steps: Iterable[tuple[str, Callable[[], object]]]) -> None:
-        self._steps = list(steps)
-        self.failures: list[tuple[str, Exception]] = []
-        """What failed, and how."""
-
-    def run(self) -> None:
-        """Take each step once; one that is interrupted is taken again by the next call."""
-        while self._steps:
-            what, step = self._steps[0]
-            failure = failure_of(step)
-            del self._steps[:1]
-            if failure is not None:
-                self.failures.append((what, failure))
+Step = tuple[str, Callable[[], object]]  # What is closed, and how
 
 
 def failure_of(step: Callable[[], object]) -> Exception | None:
@@ -47,15 +36,22 @@ def failure_of(step: Callable[[], object]) -> Exception | None:
     return None
 
 
-known_sessions: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The sessions that are open: their class lies above this."""
+known_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+"""The sessions that are open."""
 
 
 def _leave_to_the_parent() -> None:
     """Give up the sessions of the parent in a forked child: a CUDA context does not survive a fork."""
     for session in list(known_sessions):
-        session._leave_to_parent()
+        session._life.leave_to_parent()
+        for stream in session._table.by_name.values():
+            stream._disown()
     known_sessions.clear()
+
+
+def open_sessions() -> list[Session]:
+    """Return every open session of this process."""
+    return [session for session in list(known_sessions) if session.state is SessionState.OPEN]
 
 
 in_forked_child(_leave_to_the_parent)
@@ -85,28 +81,44 @@ class SessionLocks:
 class SessionLife:
     """Closed until `begin`: before everything is made, there is nothing to close."""
 
-    __slots__ = ("_loss_report", "_why_closed", "locks", "state")
+    __slots__ = ("_is_in_close", "_loss_report", "_steps", "_why_closed", "failures", "locks", "state")
 
     def __init__(self, loss_report: LossReport) -> None:
         self.locks = SessionLocks()
         self._loss_report = loss_report
         self._why_closed = "is closed"
-        self.state = SessionState.CLOSED
-        """Where it is."""
+        self._is_in_close = False  # Whether the thread that holds the lock for moves is closing it
+        self._steps: list[Step] | None = None  # What is left to close; None before it began
+        self.failures: list[tuple[str, Exception]] = []  # What could not be closed, and why
+        self.state = SessionState.CLOSED  # Where it is
 
     def begin(self) -> None:
         """Take work from now on."""
         self.state = SessionState.OPEN
 
-    def refuse_work(self) -> None:
-        """Take no new work from now on: the session is being closed."""
+    def close(self, plan: Callable[[], list[Step]]) -> list[tuple[str, Exception]] | None:
+        """Take each step of closing once; return what failed, or None where it is closed, or this thread closes it, already.
+
+        New work is refused from the beginning. A step that is interrupted is taken again by the next call.
+        """
         with self.locks.state:
             if self.state is SessionState.OPEN:
                 self.state = SessionState.CLOSING
-
-    def end(self) -> None:
-        """Note that everything is released."""
-        self.state = SessionState.CLOSED
+        with self.locks.moves:
+            if self._is_in_close or self.state is SessionState.CLOSED:
+                return None
+            self._is_in_close = True
+            try:
+                self._steps = plan() if self._steps is None else self._steps
+                while self._steps:
+                    what, step = self._steps[0]
+                    failure = failure_of(step)
+                    del self._steps[:1]
+                    self.failures += [] if failure is None else [(what, failure)]
+            finally:
+                self._is_in_close = False
+            self._steps, self.state = [], SessionState.CLOSED
+            return self.failures
 
     def leave_to_parent(self) -> None:
         """End in a forked child."""
@@ -154,13 +166,30 @@ def facts_table(facts: Mapping[str, str], note: str) -> str:
     return f"<div><strong>gpustreamlab session</strong><table>{rows}</table>{below}</div>"
 
 
-def partition_fact(layout: Layout, cache: ContextCache) -> str:
+def session_facts(lab: Session) -> dict[str, str]:
+    """Return what the representations say, by its heading; never touches the device."""
+    device, layout, spool, recorder = lab.device, lab.layout, lab._spool, lab._recorder
+    span_count, dropped_count, tier = recorder.span_count, recorder.dropped_count, lab._captures.text
+    last = lab._last_trace  # not before the recorder, which has let go of everything by the time that there is one
+    if last is not None:
+        span_count, dropped_count, tier = len(last), last.metadata.dropped_spans, last.metadata.tier.value
+    streams = list(lab.streams if lab.state is SessionState.OPEN else lab._table.by_name)
+    listed = f" ({', '.join(streams[:8])}{', …' if len(streams) > 8 else ''})" if streams else ""
+    return {
+        "device": f"{device.label}, {device.sm_count} SMs",
+        "numbers": "simulated, no hardware behind them" if device.simulated else "real, measured",
+        **({} if layout is None else {"partitions": _partition_fact(layout, lab._partitions.cache)}),
+        "streams": f"{count_text(len(streams), 'stream')}{listed}",
+        "captured": tier,
+        "spans": count_text(span_count, "span"),
+        "dropped": f"{dropped_count:,} dropped",
+        **({} if spool is None else {"spool": f"spool {spool.path.name}: {spool.summary}"}),
+        "state": lab.state.value,
+    }
+
+
+def _partition_fact(layout: Layout, cache: ContextCache) -> str:
     """Return what a layout gives to each partition, in words, and how many green contexts there are."""
     listed = ", ".join(f"{part.name} {part.granted_sms} SMs" for part in layout)
     alive = f"{len(cache)} of at most {cache.limit} green contexts alive, {cache.created_count} in all"
     return f"{listed} ({alive if layout.is_enforced else 'not enforced'})"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number and what it counts."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -33,20 +33,15 @@ from gpustreamlab.typing import BoolArray, Int64Array
 
 __all__ = ["Corun", "Place", "TaskTimes", "read_tasks"]
 
-FEWEST_CALLS = 4
-"""Periods that a task needs for its median to be told."""
-LEAST_BUSY = 0.9
-"""A task alone whose work runs for less of its time is bound by the host."""
-CALLING = 0.9
-"""Where the host makes calls for more of the time, it is what sets the pace of all."""
-HOLDING = 2
-"""A call that takes the host this many times as long as another task's period keeps that one from being called."""
+FEWEST_CALLS = 4  # Periods that a task needs for its median to be told
+LEAST_BUSY = 0.9  # A task alone whose work runs for less of its time is bound by the host
+CALLING = 0.9  # Where the host makes calls for more of the time, it is what sets the pace of all
+HOLDING = 2  # A call that takes the host this many times as long as another task's period keeps that one from being called
 STARVED_TURNS = 4
 """A task that was called this many times as often as it had to be keeps another one from running: that one is not awaited."""
 LEAST_NS = 4_000_000
 """On a GPU, calls are made until they have taken this long at least: those of short tasks more often than was asked for."""
-MOST_CALLS = 20_000
-"""Calls of a short task beside a long one, at most."""
+MOST_CALLS = 20_000  # Calls of a short task beside a long one, at most
 
 
 class Place(NamedTuple):
@@ -95,11 +90,7 @@ class TaskTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Corun(Reported):
-    """Tasks beside each other, in steady state. Made by `Bench.corun`.
-
-    ANTT, STP and fairness are those of Eyerman and Eeckhout, "System-Level Performance Metrics for Multiprogram Workloads",
-    IEEE Micro 28 (2008), against each task alone on the whole card.
-    """
+    """Tasks beside each other, in steady state. Made by `Bench.corun`."""
 
     _columns: ClassVar = ()
 
@@ -121,22 +112,12 @@ class Corun(Reported):
         raise OptionError(f"There is no task {name!r}; there are {', '.join(repr(one.name) for one in self.tasks)}.")
 
     @property
-    def antt(self) -> float:
-        """Average normalised turnaround time: the mean of the slowdowns; 1 is best."""
-        return float(np.mean([one.slowdown for one in self.tasks]))
+    def speedup(self) -> float:
+        """How many times as fast as one after the other on the whole card: the sum of the tasks' speeds.
 
-    @property
-    def stp(self) -> float:
-        """System throughput: the sum of the tasks' speeds, each against alone on the whole card.
-
-        In the time in which the tasks do their work beside each other, one after the other takes this many times as long.
+        Each speed is against that task alone. Source: STP of Eyerman and Eeckhout, IEEE Micro 28 (2008).
         """
         return float(sum(1 / one.slowdown for one in self.tasks))
-
-    @property
-    def speedup(self) -> float:
-        """How many times as fast as one after the other on the whole card: `stp`, which is the same."""
-        return self.stp
 
     @property
     def speedup_interval(self) -> tuple[float, float]:
@@ -146,18 +127,10 @@ class Corun(Reported):
         )
         return middle(np.asarray(total))
 
-    @property
-    def fairness(self) -> float:
-        """The smallest slowdown over the largest: 1 where all lose alike."""
-        slow = [one.slowdown for one in self.tasks]
-        return min(slow) / max(slow)
-
     def metric(self, name: str) -> float:
-        """Return a figure by its name: ``"stp"``, ``"makespan"``, or ``"task.p95"`` with p50, p95, p99, mean or slowdown."""
-        if name in {"stp", "antt", "fairness", "speedup"}:
-            return float(getattr(self, name))
-        if name == "makespan":
-            return float(np.median(self.makespan_ns))
+        """Return a figure by its name: ``"speedup"``, ``"makespan"``, ``"task.p95"``, also p50, p99, mean and slowdown."""
+        if name in {"speedup", "makespan"}:
+            return self.speedup if name == "speedup" else float(np.median(self.makespan_ns))
         task, _, what = name.rpartition(".")
         times = self[task]
         if what == "slowdown":
@@ -167,7 +140,7 @@ class Corun(Reported):
         if re.fullmatch(r"p\d{1,2}", what):
             return times.percentile_ns(float(what[1:]))
         raise OptionError(
-            f"{name!r} is no figure. There are stp, makespan, and {task or 'task'}.p50, .p95, .p99, .mean, .slowdown."
+            f"{name!r} is no figure. There are speedup, makespan, and {task or 'task'}.p50, .p95, .p99, .mean, .slowdown."
         )
 
     def _line(self) -> str:
@@ -175,7 +148,7 @@ class Corun(Reported):
         verdict = "" if low <= 1 <= high else ", a gain" if low > 1 else ", a loss"
         return (
             f"{' and '.join(one.name for one in self.tasks)}, {self.place}: {self.speedup:.2f} times as fast as one "
-            f"after the other ({low:.2f} to {high:.2f}{verdict}); fairness {self.fairness:.2f}"
+            f"after the other ({low:.2f} to {high:.2f}{verdict})"
         )
 
     def _report(self) -> Report:
@@ -190,8 +163,7 @@ class Corun(Reported):
         serial = sum(float(np.median(one.alone_ns)) for one in self.tasks)
         low, high = interval(self.makespan_ns)
         notes = (
-            f"Together: in steady state, short tasks are called again until the longest has ended. STP {self.stp:.2f}, "
-            f"ANTT {self.antt:.2f}.",
+            "Together: in steady state, short tasks are called again until the longest has ended.",
             f"Each called once: {format_ns(float(np.median(self.makespan_ns)))} ({format_ns(low)} to "
             f"{format_ns(high)}) from the first start to the last end; one after the other {format_ns(serial)}.",
             *self.notes,

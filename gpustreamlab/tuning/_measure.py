@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Measurement", "interval"]
 
-AHEAD = 4
-"""How many calls of one task are enqueued ahead of the device at least, so that it need not wait for the host."""
-AHEAD_NS = 1_000_000
-"""How much work of one task is, if that takes more calls: meanwhile the host calls the others."""
+AHEAD = 4  # How many calls of one task are enqueued ahead of the device at least, so that it need not wait for the host
+AHEAD_NS = 1_000_000  # How much work of one task is, if that takes more calls: meanwhile the host calls the others
 MOST_AHEAD = 64
-GAP_SHARE = 0.1
-"""A call whose stream stands still for more than this share of its time is said to be bound by the host."""
-DRIFT_SHARE = 0.05
-"""Halves of the samples whose medians differ by more are said to drift."""
+GAP_SHARE = 0.1  # A call whose stream stands still for more than this share of its time is said to be bound by the host
+DRIFT_SHARE = 0.05  # Halves of the samples whose medians differ by more are said to drift
 WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 _RESAMPLES = 2_000
@@ -107,8 +103,7 @@ class Rig:
     def __init__(self, lab: Session) -> None:
         self.lab = lab
         self.session = type(lab)(lab._backend, title="measurements", hazards="off")
-        self._twins: dict[tuple[str, int], Any] = {}
-        """Streams of the rig as lanes of the user's session, by name and handle."""
+        self._twins: dict[tuple[str, int], Any] = {}  # Streams of the rig as streams of the user's session, by name and handle
 
     def twin(self, stream: Any) -> Any:
         """Return a stream of the rig as one of the user's session: its functions may ask that what is selected."""
@@ -125,7 +120,7 @@ class Rig:
         return made
 
     def close(self) -> None:
-        """Close it, and the lanes that stood for its streams."""
+        """Close it, and the streams that stood for its own."""
         try:
             for twin in self._twins.values():
                 if twin.name.startswith(BENCH):
@@ -170,36 +165,25 @@ def opened_rig(lab: Session) -> Iterator[Rig]:
 class Task:
     """What is called again and again."""
 
-    name: str
-    """How its calls are named in the trace."""
-    call: Callable[[], object]
-    """Enqueues its work on the selected stream."""
-    setup: Callable[[], object] | None = None
-    """Called before each call, on the same stream; its work is no part of the samples."""
+    name: str  # How its calls are named in the trace
+    call: Callable[[], object]  # Enqueues its work on the selected stream
+    setup: Callable[[], object] | None = None  # Called before each call, on the same stream; its work is no part of the samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
     """What the device did for the calls of one task, in their order. All columns have shape (n_calls,), in ns."""
 
-    start_ns: Int64Array
-    """When the first work of each began."""
-    end_ns: Int64Array
-    """When the last work of each ended."""
-    busy_ns: Int64Array
-    """How long its work took, summed; the same as from start to end where kernels are not known."""
-    launch_count: int
-    """Kernels, copies and fills of a call, at most; 0 where they are not known."""
-    has_kernels: bool
-    """Whether kernels were captured."""
-    stray_count: int
-    """Pieces of work on other streams than that of the call."""
-    host_ns: Int64Array
-    """How long the host took for each call."""
+    start_ns: Int64Array  # When the first work of each began
+    end_ns: Int64Array  # When the last work of each ended
+    busy_ns: Int64Array  # How long its work took, summed; the same as from start to end where kernels are not known
+    launch_count: int  # Kernels, copies and fills of a call, at most; 0 where they are not known
+    has_kernels: bool  # Whether kernels were captured
+    stray_count: int  # Pieces of work on other streams than that of the call
+    host_ns: Int64Array  # How long the host took for each call
     waited_count: int
     """Calls behind which the stream had nothing to do any more: the call, or the host, has waited for the device."""
-    host_share: float
-    """Share of the time in which the host made calls; near 1 it never had to wait, and sets the pace."""
+    host_share: float  # Share of the time in which the host made calls; near 1 it never had to wait, and sets the pace
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -21,16 +21,14 @@ from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 __all__ = ["Prediction", "what_if"]
 
-FREE_SHARE = 0.02
-"""Kernels without a sweep may have this share of the busy time; they are taken to run for as long as they did."""
+FREE_SHARE = 0.02  # Kernels without a sweep may have this share of the busy time; they are taken to run for as long as they did
 LEAST_ERROR = 0.03
 """No smaller error is stated of a simulated run, whose rules are those of the prediction: -3 to +3% were found with two or more
 solo times a kernel."""
 LEAST_ERROR_GPU = 0.1
 """Nor of a GPU's. Source: `bench.tuning` on an H100, 12 predictions of 4 programs: off by 5 to 9% in the median of three
 runs."""
-FEWEST_POINTS = 2
-"""From one size nothing can be said about another one."""
+FEWEST_POINTS = 2  # From one size nothing can be said about another one
 FLAT_SHARE = 0.1
 """Where the last two sizes of a short sweep differ by no more than this share, more SMs are taken to be of no use."""
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
@@ -117,8 +115,7 @@ class _Solo:
     """What one sweep tells."""
 
     sweep: Sweep
-    fill: float
-    """How many SMs all blocks of its longest kernel fill at once; 0 where that is not known."""
+    fill: float  # How many SMs all blocks of its longest kernel fill at once; 0 where that is not known
 
     def time_ns(self, sms: int) -> float:
         """Return how long the kernels of a call take alone on so many SMs."""
@@ -260,12 +257,9 @@ class _Parts:
 
     work: Work
     solos: Mapping[str, _Solo]
-    roofs: Mapping[str, tuple[float, float] | None]
-    """The floor of each, see `_Solo.roof`."""
-    key: list[str | None]
-    """The sweep of each piece of work; None for none."""
-    scale: FloatArray
-    """What of the time of a call each is."""
+    roofs: Mapping[str, tuple[float, float] | None]  # The floor of each, see `_Solo.roof`
+    key: list[str | None]  # The sweep of each piece of work; None for none
+    scale: FloatArray  # What of the time of a call each is
     known: dict[tuple[str, int], float] = field(default_factory=dict)
     """Times of calls by sweep and number of SMs, as they were worked out."""
 

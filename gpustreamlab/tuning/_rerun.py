@@ -21,10 +21,8 @@ __all__ = ["Need", "Seat", "Work", "run_again", "work_of"]
 
 BANDWIDTH = 4_000_000_000_000
 """Bytes per second of the model's memory. Only shares of it count: what kernels draw is inferred, not known."""
-_UNKNOWN_WAVES = 4
-"""Waves of a kernel whose grid is not known: it is taken to fill its SMs."""
-_MOST_ROUNDS = 12
-"""How often what the host waited for is worked out anew, until its launches stay where they are."""
+_UNKNOWN_WAVES = 4  # Waves of a kernel whose grid is not known: it is taken to fill its SMs
+_MOST_ROUNDS = 12  # How often what the host waited for is worked out anew, until its launches stay where they are
 _END = 1 << 62
 _KERNEL, _COPY = SPAN_KINDS.index(SpanKind.KERNEL), SPAN_KINDS.index(SpanKind.COPY)
 
@@ -33,20 +31,16 @@ _KERNEL, _COPY = SPAN_KINDS.index(SpanKind.KERNEL), SPAN_KINDS.index(SpanKind.CO
 class Seat:
     """Where the work of a stream runs."""
 
-    sm_count: int
-    """How many SMs it may use."""
-    sm_ids: frozenset[int] | None
-    """Which; None for all."""
+    sm_count: int  # How many SMs it may use
+    sm_ids: frozenset[int] | None  # Which; None for all
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a kernel takes alone on the SMs of its stream."""
 
-    alone_ns: float
-    """How long it runs, in ns."""
-    free_ns: float
-    """How long it would run if the memory gave all that it asks for, in ns; at most `alone_ns`."""
+    alone_ns: float  # How long it runs, in ns
+    free_ns: float  # How long it would run if the memory gave all that it asks for, in ns; at most `alone_ns`
     full_ns: float
     """For how long it would take all that the memory gives, in ns; 0 where what it draws is not known, and taken as nothing."""
 
@@ -55,28 +49,18 @@ class Need:
 class Work:
     """The kernels, copies and fills of a trace, in the order of their streams. Columns have shape (n_work,)."""
 
-    rows: Int64Array
-    """Rows of the trace."""
-    lane: Int64Array
-    """Their streams."""
-    blocks: Int64Array
-    """Blocks of their grids; 0 where not known."""
-    fit: Int64Array
-    """How many of them fit on an SM."""
-    duration_ns: Int64Array
-    """How long each took."""
-    ready_ns: Int64Array
-    """When each could begin at the earliest after the host had launched it, in ns from the first launch."""
-    engine: Int64Array
-    """Copy engine: 0 into the device, 1 out of it; -1 for none of both."""
-    is_kernel: BoolArray
-    """Which are kernels."""
-    waits: tuple[tuple[int, int], ...]
-    """Which (place in these columns) had to end before which began, across streams."""
+    rows: Int64Array  # Rows of the trace
+    lane: Int64Array  # Their streams
+    blocks: Int64Array  # Blocks of their grids; 0 where not known
+    fit: Int64Array  # How many of them fit on an SM
+    duration_ns: Int64Array  # How long each took
+    ready_ns: Int64Array  # When each could begin at the earliest after the host had launched it, in ns from the first launch
+    engine: Int64Array  # Copy engine: 0 into the device, 1 out of it; -1 for none of both
+    is_kernel: BoolArray  # Which are kernels
+    waits: tuple[tuple[int, int], ...]  # Which (place in these columns) had to end before which began, across streams
     holds: tuple[tuple[int, int, int], ...]
     """Where the host waited: behind which place it launched nothing, from which place on, and how long after its end, in ns."""
-    has_launch_times: bool
-    """Whether the trace tells when work was launched."""
+    has_launch_times: bool  # Whether the trace tells when work was launched
 
 
 def work_of(trace: Trace) -> Work:

@@ -24,18 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "Sweep", "fit_times"]
 
-NO_FIT_ERROR = 0.15
-"""A model whose held-out error is above this, in the median, fits nothing."""
-FEWEST_SIZES = 4
-"""With fewer sizes nothing can be held out."""
-TIE_DIGITS = 3
-"""Models whose median errors are the same to this many digits are told apart by their worst error."""
-MOST_KERNELS = 4
-"""How many kernels the waves of a call are told apart by: those with most time."""
-KNEE_SHARE = 0.05
-"""The knee is the smallest size that is at most this share slower than the fastest one."""
-PART = "sweep"
-"""The partition in which calls are measured."""
+NO_FIT_ERROR = 0.15  # A model whose held-out error is above this, in the median, fits nothing
+FEWEST_SIZES = 4  # With fewer sizes nothing can be held out
+TIE_DIGITS = 3  # Models whose median errors are the same to this many digits are told apart by their worst error
+MOST_KERNELS = 4  # How many kernels the waves of a call are told apart by: those with most time
+KNEE_SHARE = 0.05  # The knee is the smallest size that is at most this share slower than the fastest one
+PART = "sweep"  # The partition in which calls are measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

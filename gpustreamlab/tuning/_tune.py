@@ -25,16 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Constraint", "Trial", "Tuning"]
 
-FEW_PLACES = 24
-"""Up to so many candidates all are measured; of more, those that a climb comes by."""
-CONFIRMED = 3
-"""How many of the best are measured again, at least."""
-MOST_CONFIRMED = 10
-"""How many are, at most, until the best of all is one of them."""
-NEAR = 0.05
-"""A constraint that is kept by less than this share of its limit may not be kept in another run."""
-CONFIRM_SCALE = 3
-"""How many times as many calls they get then."""
+FEW_PLACES = 24  # Up to so many candidates all are measured; of more, those that a climb comes by
+CONFIRMED = 3  # How many of the best are measured again, at least
+MOST_CONFIRMED = 10  # How many are, at most, until the best of all is one of them
+NEAR = 0.05  # A constraint that is kept by less than this share of its limit may not be kept in another run
+CONFIRM_SCALE = 3  # How many times as many calls they get then
 UNITS_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 
 Objective = str | Callable[[Corun], float]
@@ -44,8 +39,7 @@ Objective = str | Callable[[Corun], float]
 class Constraint:
     """What a place has to keep: a figure of a co-run below or above a limit."""
 
-    text: str
-    """As it was given."""
+    text: str  # As it was given
     excess: Callable[[Corun], float]
     """Returns how far a co-run is from keeping it, as a share of the limit; 0 or less where it keeps it."""
 
@@ -123,13 +117,13 @@ class Tuning(Reported):
     @property
     def pareto(self) -> tuple[Trial, ...]:
         """Candidates than which no other is better in throughput and in the slowdown of the task that loses most."""
-        points = [(one.corun.stp, max(task.slowdown for task in one.corun.tasks)) for one in self.trials]
+        points = [(one.corun.speedup, max(task.slowdown for task in one.corun.tasks)) for one in self.trials]
         front = [
             trial
             for trial, (more, slow) in zip(self.trials, points, strict=True)
             if not any((a >= more and b <= slow) and (a > more or b < slow) for a, b in points)
         ]
-        return tuple(sorted(front, key=lambda one: -one.corun.stp))
+        return tuple(sorted(front, key=lambda one: -one.corun.speedup))
 
     def apply(self) -> Layout | None:
         """Share out the SMs as the best candidate did, and make the stream of each task there; return the layout.
@@ -248,7 +242,7 @@ def read_objective(objective: Objective) -> tuple[Callable[[Corun], float], str]
     if callable(objective):
         return objective, getattr(objective, "__name__", "function")
     if objective == "throughput":
-        return lambda found: found.stp, "throughput: most work in the same time"
+        return lambda found: found.speedup, "throughput: most work in the same time"
     if objective == "makespan":
         return lambda found: -found.metric("makespan"), "makespan: each called once, done soonest"
     raise OptionError(

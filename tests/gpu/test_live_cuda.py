@@ -98,7 +98,7 @@ def test_marks_stand_between_the_spans_round_them(lab):
     with lab.on("a", "before"):
         spin(lab, 100_000)
     lab.synchronize()
-    lab.mark("now")
+    lab.recording.mark("now")
     with lab.on("a", "after"):
         spin(lab, 100_000)
     lab.synchronize()

@@ -61,7 +61,7 @@ def test_a_missing_wait_is_found():
         lab.stream(STREAMS[0]), lab.stream(STREAMS[1])
         with lab.select(STREAMS[0]):
             values = {"lab": lab, "xp": lab.xp, "m": lab.xp.ones((1_024, 1_024), "float32")}
-        text = "u = m @ m  #: lane-1\nv = u[:64] + 1  #: lane-2\nu *= 2  #: lane-1\n"
+        text = "u = m @ m  #: plan-1\nv = u[:64] + 1  #: plan-2\nu *= 2  #: plan-1\n"
         plan = lab.program(text, dict(values)).plan(STREAMS[:2])
         plan.run(dict(values))
         lab.synchronize()
@@ -94,11 +94,11 @@ def hidden(x: Any) -> Any:
 
 
 TEXT = """
-u = counter(x)  #: lane-1
-v = hidden(y)  #: lane-2
-w = pair[0] * rng.random((64, 64)) + closed(y)  #: lane-2
+u = counter(x)  #: plan-1
+v = hidden(y)  #: plan-2
+w = pair[0] * rng.random((64, 64)) + closed(y)  #: plan-2
 boxes.append(v)
-z = u + boxes[-1]  #: lane-1
+z = u + boxes[-1]  #: plan-1
 """
 
 

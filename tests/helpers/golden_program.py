@@ -35,7 +35,7 @@ def run_program(tier, spool=None):
         with lab.select("card"):
             spin(lab, 1_500)
         spin(lab, 2_500, stream="card")
-    lab.mark("first step is in")
+    lab.recording.mark("first step is in")
     told.append(lab.run_on("card", lambda lane, array: (lane.name, float(array.sum())), y, label="engine"))
 
     # An exception in a range, a range over two calls, and a stream that is closed while others work.

@@ -25,7 +25,9 @@ def run_without_gpu(notebook, folder):
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         status = run_notebook.main(arguments)
     assert status == 0, "A cell failed; its traceback is above."
-    return folder, printed.getvalue(), nbformat.read(folder / "executed.ipynb", as_version=4)
+    executed = nbformat.read(folder / "executed.ipynb", as_version=4)
+    _assert_ran_cleanly(executed)
+    return folder, printed.getvalue(), executed
 
 
 def run_lesson(notebook, folder, tables, last_lines, **metadata):
@@ -43,7 +45,15 @@ def read_tables(folder, tables):
     return {name: pd.read_json(folder / f"{name}.json", orient="split") for name in tables}
 
 
-def assert_ran_cleanly(notebook):
+def shown_timelines(notebook):
+    """Return what the timelines of an executed notebook are shown as: a page, a picture and text, each of them."""
+    outputs = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())]
+    shown = [data for data in outputs if "image/svg+xml" in data]
+    assert all({"text/html", "image/svg+xml", "text/plain"} <= data.keys() for data in shown)
+    return shown
+
+
+def _assert_ran_cleanly(notebook):
     """Assert that every cell of an executed notebook ran, without an error or a warning."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in cells)

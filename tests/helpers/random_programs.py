@@ -14,7 +14,7 @@ SIZE = ROWS * COLUMNS
 """Elements of each array that has no other shape."""
 RESULT = "result"
 """Where a plan puts the value of a last expression; text that is executed puts it nowhere."""
-STREAMS = ("lane-1", "lane-2", "lane-3", "lane-4")
+STREAMS = ("plan-1", "plan-2", "plan-3", "plan-4")
 MOST_STATEMENTS = 14
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpustreamlab import load_trace
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import CaptureTier, SpanKind
-from tests.helpers.notebooks import assert_clean, assert_ran_cleanly, read_tables, run_lesson
+from tests.helpers.notebooks import read_tables, run_lesson
 
 pytestmark = pytest.mark.notebook
 
@@ -34,14 +34,6 @@ def lesson(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tables(lesson):
     return read_tables(lesson[0], (*TABLES, *HAZARDS))
-
-
-def test_every_cell_ran_without_an_error_or_a_warning(lesson):
-    assert_ran_cleanly(lesson[2])
-
-
-def test_the_file_is_clean():
-    assert_clean(NOTEBOOK)
 
 
 def test_each_part_of_the_pipeline_ran_on_its_lane_and_its_sms(tables, lesson):

@@ -1,11 +1,14 @@
-"""`scripts/run_notebook.py` with real kernels."""
+"""`scripts/run_notebook.py` with real kernels, and what every notebook of the repository keeps to."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import nbformat
 import pytest
 
 from scripts import run_notebook
+from tests.helpers.notebooks import assert_clean
 
 pytestmark = pytest.mark.notebook
 
@@ -96,3 +99,11 @@ def test_a_cell_that_takes_too_long_fails(tmp_path, capsys):
 
     assert run_notebook.main([str(notebook), "--folder", str(tmp_path), "--timeout-s", "1"]) == 1
     assert "failed" in capsys.readouterr().err
+
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_in_the_repository_holds_nothing_of_a_run(path):
+    assert_clean(path)

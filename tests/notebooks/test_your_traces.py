@@ -8,7 +8,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.workloads import sample_profile
-from tests.helpers.notebooks import assert_clean, assert_ran_cleanly, read_tables, run_lesson
+from tests.helpers.notebooks import read_tables, run_lesson
 
 pytestmark = pytest.mark.notebook
 
@@ -22,12 +22,7 @@ def lesson(tmp_path_factory):
     return run_lesson(NOTEBOOK, tmp_path_factory.mktemp("lesson"), TABLES, "print('state:', lab.state.value)", tags=["show"])
 
 
-def test_it_holds_nothing_of_a_run():
-    assert_clean(NOTEBOOK)
-
-
-def test_every_cell_ran_without_an_error_or_a_warning(lesson):
-    assert_ran_cleanly(lesson[2])
+def test_its_session_is_closed_at_the_end(lesson):
     assert "state: closed" in lesson[1]
 
 

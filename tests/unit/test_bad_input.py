@@ -122,7 +122,7 @@ SAYS = {
         ("lab.recording.since(None)", "None", "lab.recording.checkpoint()"),
         ("lab.timeline().save(at / 'run.jpg')", "'run.jpg'", "'.html'", "lab.trace.save('run.parquet')"),
         ("lab.timeline().save(at / 'run')", "'run'", "'.html'"),
-        ("lab.timeline('run.parquet')", "not of a str", "load_trace('run.parquet')"),
+        ("lab.timeline(live='run.parquet')", "'run.parquet'", "load_trace('run.parquet').timeline()"),
         ("lab.on('copy')(int)", "cannot decorate", "takes a function"),
         ("lab.on('copy')('f')", "cannot decorate", "takes a function"),
         ("lab.on('copy')(classmethod(print))", "cannot decorate", "below @classmethod"),
@@ -140,7 +140,7 @@ SAYS = {
         ("lab.stream(3)", "not int", "lab.stream('copy')"),
         ("lab.on('copy', 5)", "label", "not int", "example '5'"),
         ("lab.recording.start_range('copy', None)", "label", "NoneType", "example 'load'"),
-        ("lab.mark(5)", "not int", "lab.mark('5')"),
+        ("lab.recording.mark(5)", "not int", "lab.recording.mark('5')"),
         ("lab.partition({'': 8})", "cannot be empty", "decode=32"),
         ("lab.partition({'a b': 8})", "use 'a_b'"),
         ("lab.partition({3: 8})", "not int"),
@@ -300,9 +300,8 @@ def facts(trace):
 
 @pytest.fixture(scope="module")
 def no_driver():
-    from gpustreamlab.backends.cuda._probe import why_unavailable
-
-    return why_unavailable() is not None
+    with Session() as lab:
+        return lab.device.simulated
 
 
 @pytest.mark.parametrize("typed", CASES)

@@ -83,7 +83,7 @@ def test_a_mirror_has_what_the_session_recorded(home, mirror):
     lab.stream("late", partition="left").wait(lab.stream("compute").record())
     with lab.on("late", "last"):
         lab.xp.ones(4)
-    lab.mark("done")
+    lab.recording.mark("done")
     lab.synchronize()
     follow(mirror)
     told, own = mirror.trace(), lab.trace

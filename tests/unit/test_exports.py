@@ -97,7 +97,7 @@ def test_a_session_shows_what_is_typed_daily_and_groups(lab):
     [
         ("partitions", PartitionTools, 7),
         ("memory", Memory, 7),
-        ("recording", Recording, 8),
+        ("recording", Recording, 9),
         ("expect", Expect, 5),
         ("bench", Bench, 4),
     ],

@@ -22,12 +22,12 @@ CEILINGS = {
     "memory": (1_570, 5),
     "model": (2_895, 9),
     "notebook": (3_170, 13),
-    "programs": (4_260, 11),
+    "programs": (4_120, 9),
     "record": (5_050, 15),
     "sinks": (1_375, 4),
     "streams": (2_010, 6),
     "testing": (1_400, 5),
-    "tuning": (2_520, 7),
+    "tuning": (2_440, 7),
 }
 """Most lines and modules of each folder, set 3% above what there were on 2026-11-28; lower them where something leaves."""
 

@@ -65,7 +65,7 @@ class TestUpdates:
 
     def test_a_mark_and_a_layout_come_without_spans(self, lab, feed):
         record(lab)
-        lab.mark("half-way")
+        lab.recording.mark("half-way")
         marks = feed.refresh().facts["tables"]["marks"]
         assert [mark["text"] for mark in marks] == ["half-way"]
         lab.partition(prefill=96, decode="rest")

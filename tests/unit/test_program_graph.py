@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpustreamlab.analysis._regions import Region, region_of
+from gpustreamlab.analysis import Region, region_of
 from gpustreamlab.programs._graph import Access, Engine, Work, find_dependencies, on_one_stream, schedule
 
 STREAMS = ["home", "b", "c", "d"]

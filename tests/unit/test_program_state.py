@@ -14,8 +14,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from gpustreamlab import Session
-
 SIZE = 64
 
 
@@ -154,11 +152,8 @@ def held(names):
     }
 
 
-@pytest.fixture
-def lab():
-    with Session("sim", hazards="report") as session:
-        session.stream("s1"), session.stream("s2")
-        yield session
+OPTIONS = {"hazards": "report"}
+STREAMS = ("s1", "s2")
 
 
 def ran(lab, capsys, names, run):

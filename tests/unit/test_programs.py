@@ -3,26 +3,23 @@
 import linecache
 import random
 import re
+import sys
 import threading
 import traceback
 import types
+import warnings
 
 import numpy as np
 import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import OptionError, ProgramError, SelectionError, StreamNotFoundError
-from gpustreamlab.programs import Plan
 from gpustreamlab.workloads import spin
 
 SIZE = 1_024
 
 
-@pytest.fixture
-def lab():
-    with Session("sim") as session:
-        session.stream("a"), session.stream("b"), session.stream("c")
-        yield session
+STREAMS = ("a", "b", "c")
 
 
 def variables(lab, **more):
@@ -32,11 +29,11 @@ def variables(lab, **more):
         return values | {name: make(values) for name, make in more.items()}
 
 
-def planned(lab, program, streams=("a", "b"), **more) -> Plan:
+def planned(lab, program, streams=("a", "b"), **more):
     return recorded(lab, program, variables(lab, **more), streams, variables(lab, **more))
 
 
-def recorded(lab, program, values, streams, others) -> Plan:
+def recorded(lab, program, values, streams, others):
     """Return the plan of a program, which was recorded on other variables than those that it has."""
     plan = lab.program(program, values).plan(streams)
     plan.run(others)
@@ -56,9 +53,9 @@ def barriers_of(plan):
 
 
 def test_statements_get_the_streams_that_they_name(lab):
-    text = 'u = x + 1  #: a\nwith lab.on("b"):\n    v = y * 2\n    w = y * 3\n#: c\nz = u + v\n'
+    text = 'u = x + 1  #: a\nwith lab.on("b"):\n    v = y * 2\n    w = y * 3  #: c\n#: c\nz = u + v\n'
     plan = planned(lab, text, ["a", "b", "c"])
-    assert streams_of(plan) == ["a", "b", "b", "c"]
+    assert streams_of(plan) == ["a", "b", "c", "c"]
     assert plan.check()
 
 
@@ -395,7 +392,7 @@ def test_what_needs_a_run_before_it_says_so(lab, method):
     with pytest.raises(ProgramError, match=rf"not run yet, so plan\.{method}\(\).*plan\.run\(\)"):
         getattr(plan, method)()
     assert "not run yet" in repr(plan)
-    assert plan.code == "with lab.on('lane-1', 'u = x + 1'):\n    u = x + 1\n"
+    assert plan.code == "with lab.on('plan-1', 'u = x + 1'):\n    u = x + 1\n"
 
 
 @pytest.mark.parametrize("options", [{"hazards": "off"}, {"hazards": "wait"}, {"capture": "ranges"}])
@@ -441,9 +438,6 @@ REFUSED = {
     "u = x + 1\nlab.close()": (ProgramError, "Line 2 closes a session"),
     "u = x + 1  #: nope": (StreamNotFoundError, r"Line 1 .* no stream 'nope'.*lab\.stream\('nope'\)"),
     "u = 1\nwith lab.on('nope'):\n    u = x + 1": (StreamNotFoundError, "Line 3 .* no stream 'nope'"),
-    "with lab.on('a'):  #: b\n    u = x + 1": (ProgramError, "Line 1 names a stream twice"),
-    "with lab.on('a'):\n    u = x + 1  #: b": (ProgramError, "Line 2 is annotated with stream 'b' inside"),
-    "#: a\nu = x + 1  #: b": (ProgramError, "Line 2 is annotated with 2 streams, a, b"),
     "p = lab.program('u = x')": (ProgramError, r"Line 1 calls program\(\) of a session within a program"),
     "p = lab.on('a')\nq = lab.on('b')\np.__enter__()\nq.__enter__()\np.__exit__(None, None, None)": (
         SelectionError,
@@ -675,3 +669,55 @@ def test_a_plan_of_one_stream_says_what_to_write_instead(lab, text, reason):
     plan = lab.program(text, names).plan()
     plan.run()
     assert re.search(reason, repr(plan))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a = x + 1\nb = x + 2\nloss = float(a.sum())\nc = x + 3", 3),
+        ("a = lab.xp.asarray(host)\nb = a + 1\nc = a + 2", 1),
+        ("a = x + 1\nb = x + 2\nc = b.get()", 3),
+        ("a = x + 1\nlab.synchronize()\nb = a + 1\nc = a + 2\nd = a + 3", 2),
+        ("a = x + 1\nb = a + 1", None),
+    ],
+)
+def test_a_graph_is_advised_only_where_it_can_be_captured(lab, text, line):
+    values = {"lab": lab, "x": lab.xp.ones((16, 16)), "host": np.ones((16, 16))}
+    plan = lab.program(text, values).plan()
+    plan.run()
+    shown = repr(plan)
+    assert "the host is the limit" in shown
+    assert ("plan.capture() launches all with one call" in shown) == (line is None)
+    if line is None:
+        plan.capture().close()
+        return
+    assert f"for line {line}, where the host waits" in shown
+    with pytest.raises(ProgramError, match=f"line {line}"):
+        plan.capture()
+
+
+# What runs on copies print is kept back
+
+LOUD = "print('out')\nprint('err', file=sys.stderr)\nwarn()\nb = x + 1\n"
+
+
+@pytest.fixture
+def values(lab):
+    return {"lab": lab, "x": lab.xp.ones((16, 16)), "sys": sys, "warn": warn}
+
+
+def warn():
+    warnings.warn("warned", stacklevel=1)
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_runs_on_copies_print_nothing_and_a_run_prints_once(lab, values, capsys):
+    plan = lab.program(LOUD, values).plan()
+    for _ in range(2):  # in order, and as planned
+        with pytest.warns(UserWarning, match="warned"):
+            plan.run()
+        out, err = capsys.readouterr()
+        assert (out, err.count("err")) == ("out\n", 1)
+    assert plan.check()
+    plan.compare(repeats=2)
+    assert tuple(capsys.readouterr()) == ("", "")

@@ -2,19 +2,10 @@
 
 import pytest
 
-from gpustreamlab import Session
 from tests.helpers.long_runs import count
 from tests.helpers.random_programs import STREAMS, random_program, values_of
 
 CHUNK = 25
-
-
-@pytest.fixture
-def lab():
-    with Session("sim") as session:
-        for name in STREAMS:
-            session.stream(name)
-        yield session
 
 
 def new_inputs(lab, program):
@@ -73,31 +64,22 @@ def without(code, kind):
             yield "\n".join([*lines[:place], line[: len(line) - len(line.lstrip())] + "pass", *lines[place + 1 :]])
 
 
-def found_without(lab, kind):
-    """Return in how many of how many cases a missing line of a kind is found by the search for hazards."""
-    found = tried = 0
+def test_a_missing_wait_is_found_and_a_missing_hold_where_the_memory_is_used_again(lab):
+    found, tried = {"wait": 0, "hold": 0}, {"wait": 0, "hold": 0}
     for seed in range(60):
         program = random_program(seed)
         plan = lab.program(program.text, new_inputs(lab, program)).plan(program.streams)
         plan.run()
         lab.synchronize()
-        for mutated in without(plan.code, kind):
-            values = new_inputs(lab, program)
-            exec(mutated, values)
-            read_back(lab, values)
-            tried += 1
-            found += bool(lab.memory.hazards())
-            lab.synchronize()
-    return found, tried
-
-
-def test_a_missing_wait_is_found(lab):
-    found, tried = found_without(lab, "wait")
-    assert tried > 100
-    assert found * 3 > tried * 2, f"{found} of {tried}; others order a beginning or a barrier"
-
-
-def test_a_missing_hold_is_found_where_the_memory_is_used_again(lab):
-    found, tried = found_without(lab, "hold")
-    assert tried > 20
-    assert found, f"none of {tried}: most memory is not used again before the program ends, but some is"
+        for kind in found:
+            for mutated in without(plan.code, kind):
+                values = new_inputs(lab, program)
+                exec(mutated, values)
+                read_back(lab, values)
+                tried[kind] += 1
+                found[kind] += bool(lab.memory.hazards())
+                lab.synchronize()
+    assert tried["wait"] > 100
+    assert found["wait"] * 3 > tried["wait"] * 2, f"{found} of {tried}; others order a beginning or a barrier"
+    assert tried["hold"] > 20
+    assert found["hold"], f"none of {tried}: most memory is not used again before the program ends, but some is"

@@ -2,20 +2,15 @@
 
 import pytest
 
-from gpustreamlab import Session
 from tests.helpers.long_runs import count
-from tests.helpers.random_state import STREAMS, cell_difference, difference, known_programs, random_state_program
+from tests.helpers.random_state import cell_difference, difference, known_programs, random_state_program
 
 CHUNK = 20
 CELLS = 5
 
 
-@pytest.fixture
-def lab():
-    with Session("sim", hazards="report") as session:
-        for name in STREAMS:
-            session.stream(name)
-        yield session
+OPTIONS = {"hazards": "report"}
+STREAMS = ("s1", "s2", "s3")
 
 
 @pytest.mark.parametrize("first", range(0, count(40, 2000), CHUNK))

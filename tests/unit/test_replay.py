@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab import Session
 from gpustreamlab.errors import ProgramError
-
-
-@pytest.fixture
-def lab():
-    with Session("sim") as session:
-        yield session
 
 
 def captured(lab, text, names):

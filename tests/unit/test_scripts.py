@@ -63,24 +63,6 @@ def stream(text, name="stdout"):
     return nbformat.v4.new_output("stream", name=name, text=text)
 
 
-def display(text):
-    return nbformat.v4.new_output("display_data", data={"text/plain": text, "text/html": "<b>no</b>"})
-
-
-def test_tagged_cells_are_shown_as_text():
-    notebook = nbformat.v4.new_notebook(
-        cells=[
-            nbformat.v4.new_markdown_cell("# title", metadata={"tags": ["show"]}),
-            cell(stream("o"), stream("warning\n", "stderr"), stream("ne\n"), display("two"), stream("three ")),
-            cell(stream("hidden\n"), tags=()),
-            cell(),
-            cell(nbformat.v4.new_output("execute_result", data={"text/plain": "four"}, execution_count=1)),
-            cell(nbformat.v4.new_output("display_data", data={"image/svg+xml": "<svg/>"})),
-        ]
-    )
-    assert run_notebook.shown_texts(notebook) == ["one\ntwo\nthree", "four"]
-
-
 def test_what_was_learned_stands_below_its_heading():
     one, table, empty = cell(stream("more\n1.5 times as fast\n")), cell(stream("more\na\nb\n")), cell()
     for made, count in ((one, 1), (table, 2), (empty, 3)):
@@ -94,17 +76,6 @@ def test_what_was_learned_stands_below_its_heading():
     assert run_notebook.brief_text(notebook).splitlines() == [
         "Title", "  Is it fast? 1.5 times as fast", "  2. Table:", "    a", "    b",
     ]  # fmt: skip
-
-
-def test_the_end_says_where_the_timelines_are(tmp_path):
-    without = run_notebook.closing_lines(Path("notebooks/a.ipynb"), [])
-    (tmp_path / "timeline.html").write_bytes(bytes(2_100_000))
-    (tmp_path / "trace.parquet").write_bytes(b"")
-    with_file = run_notebook.closing_lines(Path("notebooks/a.ipynb"), list(run_notebook.page_times(tmp_path)))
-    assert "timeline" not in without
-    assert "with: make lab" in without
-    assert f"{tmp_path / 'timeline.html'} (2.1 MB)" in with_file
-    assert "parquet" not in with_file
 
 
 def test_a_missing_notebook_is_named(capsys):

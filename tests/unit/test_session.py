@@ -24,13 +24,8 @@ from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.selections import names_of, parents
 from tests.helpers.threads import run_in_thread
 
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as session:
-        session.stream("a")
-        session.stream("b")
-        yield session
+OPTIONS = {"capture": "ranges"}
+STREAMS = ("a", "b")
 
 
 def names(lab):

@@ -408,7 +408,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def mark(self):
         self.marks.append(f"mark {len(self.marks)}")
-        self.lab.mark(self.marks[-1])
+        self.lab.recording.mark(self.marks[-1])
 
     @rule()
     def synchronize_and_clear(self):

@@ -50,7 +50,7 @@ def varied_run(path):
         lab.stream("copy", partition="left")
         work(lab, 3)
         lab.recording.spool.refresh()
-        lab.mark("half-way")
+        lab.recording.mark("half-way")
         lab.partition(left=64, right="rest")
         work(lab, 3, first=3)
         lab.recording.spool.refresh()

@@ -52,7 +52,7 @@ def spans(lab):
 # Plain functions
 
 
-def test_a_decorated_function_works_on_the_lane_each_time(lab):
+def test_a_decorated_function_works_on_the_stream_each_time(lab):
     @lab.on("a", "work")
     def work(x, *, y=1):
         """Add."""
@@ -86,7 +86,7 @@ def test_a_decorated_function_of_a_closed_session_says_so():
 # Coroutines
 
 
-def test_a_hundred_tasks_on_four_lanes_keep_their_own(lab):
+def test_a_hundred_tasks_on_four_streams_keep_their_own(lab):
     seen = []
 
     def make(lane):
@@ -342,9 +342,6 @@ def test_an_asynchronous_generator_keeps_its_selection(lab):
     assert ended == ["a"] * 5
 
 
-# Whatever drives it
-
-
 def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
     async def work():
         lab.on("a").__enter__()
@@ -357,9 +354,6 @@ def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
 
     assert asyncio.run(main()) is None
     assert "A task ended inside its selection of stream 'a'" in caplog.text
-
-
-# Interrupts
 
 
 # Tasks that are not steered

@@ -171,7 +171,7 @@ def use(lab):
     lab.stream("b").wait(event)
     lab.stream("b").query()
     lab.recording.start_range("b", "handed over").end()
-    lab.mark("here")
+    lab.recording.mark("here")
     return len(lab.trace), repr(lab), lab.current
 
 
@@ -284,7 +284,7 @@ REFUSED = {
     "prepare": lambda lab: lab.partitions.prepare({"left": 16}),
     "prove": lambda lab: lab.partitions.verify(),
     "capture": lambda lab: lab.capture("ranges"),
-    "mark": lambda lab: lab.mark("late"),
+    "mark": lambda lab: lab.recording.mark("late"),
     "wait": lambda lab: lab.synchronize(),
     "guard": lambda lab: lab.memory.guard(object()),
 }

@@ -10,13 +10,8 @@ from gpustreamlab.errors import OptionError, SessionClosedError, StreamClosedErr
 from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, spin, spin_card, streaming_add
 from tests.helpers.selections import names_of
 
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as session:
-        for name in "ab":
-            session.stream(name)
-        yield session
+OPTIONS = {"capture": "ranges"}
+STREAMS = ("a", "b")
 
 
 def duration_ns(lab, label):

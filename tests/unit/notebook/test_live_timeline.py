@@ -90,7 +90,7 @@ class SentComm:
 @pytest.fixture
 def shell(monkeypatch):
     made = FakeShell()
-    for module in ("session", "timeline", "notebook.live_timeline"):
+    for module in ("notebook.views", "timeline", "notebook.live_timeline"):
         monkeypatch.setattr(f"gpustreamlab.{module}.running_kernel_shell", lambda: made)
     return made
 
@@ -397,9 +397,9 @@ def test_saving_takes_what_there_is_by_then(lab, quiet, tmp_path):
     "code",
     [
         "import sys, gpustreamlab.session; sys.exit('ipywidgets' in sys.modules or 'bokeh' in sys.modules)",
-        "import gpustreamlab.session as s, time, types\n"
+        "import gpustreamlab.session as s, gpustreamlab.notebook.views as v, time, types\n"
         "shell = types.SimpleNamespace(kernel=1)\n"
-        "s.running_kernel_shell = lambda: shell\n"
+        "v.running_kernel_shell = lambda: shell\n"
         "lab = s.Session('sim'); lab.stream('copy'); lab.timeline(refresh_hz=20).page\n"
         "time.sleep(.2)\n",
     ],
@@ -488,7 +488,7 @@ def test_a_picture_that_cannot_be_drawn_anew_does_not_disturb_the_cell(lab, shel
 
 def test_a_timeline_is_drawn_of_a_trace_alone(lab, quiet, tmp_path):
     record(lab)
-    assert type(lab.timeline(lab.trace)) is Timeline
+    assert type(lab.trace.timeline()) is Timeline
     assert type(lab.timeline(live=False)) is Timeline
     assert isinstance(lab.timeline(), LiveTimeline)
     for wrong, said in {

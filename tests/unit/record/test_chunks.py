@@ -89,7 +89,7 @@ def step(lab, source, number, kind):  # noqa: C901 - a table
             with lab.on(lane, "waits"):
                 lane.wait(other.record())
         case 3:
-            lab.mark(f"mark {number}")
+            lab.recording.mark(f"mark {number}")
         case 4:
             source.push_work(number * 10 + 1, number * 10 + 6, stream=9, name="k", detail=kernel_detail(f"k{number % 4}"))
             source.push_dependency(source=(0, 1), record=number, target=(0, 2), wait=number + 1)

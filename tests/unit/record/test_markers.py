@@ -27,7 +27,7 @@ def texts(lab, kind=None):
 
 def test_a_mark_is_in_the_trace_at_its_time(lab):
     record(lab)
-    lab.mark("half-way")
+    lab.recording.mark("half-way")
     record(lab)
     (marker,) = lab.trace.markers
 
@@ -37,7 +37,7 @@ def test_a_mark_is_in_the_trace_at_its_time(lab):
 
 def test_marks_cost_the_simulated_host_nothing(lab):
     before = lab._backend.driver.clock.now_ns
-    lab.mark("now")
+    lab.recording.mark("now")
     lab._begin_cell("In [1]")
     lab._end_cell("In [1]")
 
@@ -68,7 +68,7 @@ def test_the_cell_that_made_the_session_is_marked_where_it_was_made():
 
 def test_the_newest_marks_are_kept_and_the_others_counted(lab):
     for number in range(10_003):
-        lab.mark(str(number))
+        lab.recording.mark(str(number))
 
     assert texts(lab)[0] == "3"
     assert len(lab.trace.markers) == 10_000
