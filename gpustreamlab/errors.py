@@ -33,6 +33,7 @@
     │   └── PartitionUnavailableError (RuntimeError)  this device or driver cannot partition its SMs
     ├── PartitionNotFoundError        (KeyError)      no partition of that name
     ├── ClusterError                  (RuntimeError)  engines of a cluster that cannot be used, or where something failed
+    ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
     ├── ExpectationError              (AssertionError)  a run did not do what was expected of it
     ├── MeasureError                  (RuntimeError)  nothing to measure, or nothing that can be told from it
     ├── OptionError                   (ValueError)    a number or choice outside its range
@@ -61,6 +62,7 @@ __all__ = [
     "DeviceError",
     "DeviceMemoryError",
     "DeviceNotFoundError",
+    "EngineError",
     "EventClosedError",
     "EventNotRecordedError",
     "ExpectationError",
@@ -294,6 +296,10 @@ class ClusterError(GPUStreamLabError, RuntimeError):
         """By engine why, or the traceback."""
         self.results = {} if results is None else results
         """What the other engines returned, by their names."""
+
+
+class EngineError(GPUStreamLabError, RuntimeError):
+    """An inference engine refused a tensor, a lane or its run."""
 
 
 class ExpectationError(GPUStreamLabError, AssertionError):

@@ -24,7 +24,7 @@ from typing import Any
 
 PACKAGE = "gpustreamlab"
 PUBLIC_MODULES = (
-    *("adapters", "analysis", "backends", "cli", "comparison", "errors", "green", "magics", "model", "session"),
+    *("adapters", "analysis", "backends", "cli", "comparison", "engines", "errors", "green", "magics", "model", "session"),
     *("spool", "streams", "tasks", "testing", "timeline", "trace", "typing", "workloads"),
 )
 """Modules that users or the documentation import from; the others are our own affair."""
