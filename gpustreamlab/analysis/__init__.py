@@ -27,14 +27,6 @@ from gpustreamlab.analysis._compare import (
     comparison_tables,
     wall_line,
 )
-from gpustreamlab.analysis._concurrency import (
-    Concurrency,
-    blocks_that_fit,
-    concurrency,
-    finding_text,
-    over_wall,
-    plain_finding,
-)
 from gpustreamlab.analysis._critical_path import CriticalPath, PathPart, critical_path
 from gpustreamlab.analysis._expect import (
     Check,
@@ -60,7 +52,16 @@ from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, host_waits
 from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
-from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap
+from gpustreamlab.analysis._overlap import (
+    Concurrency,
+    Overlap,
+    OverlapPair,
+    concurrency,
+    finding_text,
+    over_wall,
+    overlap,
+    plain_finding,
+)
 from gpustreamlab.analysis._plan import (
     REST,
     PartitionOptions,
@@ -75,7 +76,7 @@ from gpustreamlab.analysis._plan import (
 )
 from gpustreamlab.analysis._regions import Layer, Region, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
-from gpustreamlab.analysis._report import html_of_table
+from gpustreamlab.analysis._report import dropped_text, empty_hint, html_of_table, missing_facts, pending_text
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
@@ -96,14 +97,10 @@ from gpustreamlab.analysis._summary import (
     capture_facts,
     captured_by,
     counts_text,
-    dropped_text,
-    empty_hint,
     grid_advice,
     headline,
     lanes_text,
-    missing_facts,
     partition_warnings,
-    pending_text,
     source_facts,
     summary_text,
     trace_facts,
@@ -113,6 +110,7 @@ from gpustreamlab.analysis._utilization import (
     PartitionSize,
     SMSteps,
     Utilization,
+    blocks_that_fit,
     change_text,
     layout_size,
     layout_spells,

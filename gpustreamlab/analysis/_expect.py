@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, union_edges
-from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain import descendants, explain, name_hint, work_of
 from gpustreamlab.analysis._hazards import Hazards
 from gpustreamlab.analysis._host_waits import host_waits
+from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint

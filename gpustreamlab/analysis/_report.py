@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import text_width, wrap_sentence
+from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name, show_text
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +34,8 @@ _NAME_LEAST = 10
 """How many characters of a name text has at least."""
 _BAR_EM = 14
 """Width of the longest bar."""
+NOTE_CHARACTERS = 300
+"""How many characters of a note are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -271,3 +274,59 @@ def _html_row(table: ReportTable, place: int) -> str:
         width_em = _BAR_EM * table.bars[place]
         cells.append(f"<td style='{_CELL};{_LEFT}'><span style='{_BAR};width:{width_em:.2f}em'></span></td>")
     return "".join(cells)
+
+
+# What metadata have to say
+
+
+def device_text(meta: TraceMetadata) -> str:
+    """Name the device, and say whether it is real, as far as that is known."""
+    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("from columns", meta.is_from_columns))
+    source = next((word for word, is_so in known if is_so), "measured on hardware")
+    return f"{display_name(meta.device_name)} ({source})"
+
+
+def missing_facts(meta: TraceMetadata) -> list[str]:
+    """Say what the trace does not hold; empty where nothing is missing."""
+    facts = [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
+    if meta.capture_note:
+        lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
+        facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")
+    if meta.dropped_spans:
+        facts.append(dropped_text(meta))
+    if meta.pending_spans:
+        facts.append(pending_text(meta.pending_spans, meta))
+    if meta.recovery_note:
+        facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
+    return [*facts, *(display_name(fact, NOTE_CHARACTERS) for fact in meta.missing)]
+
+
+def dropped_text(meta: TraceMetadata) -> str:
+    """Say how many spans are missing, and why."""
+    records = f", {meta.dropped_records:,} of them kernels, copies and calls" if meta.dropped_records else ""
+    reasons = "a full buffer, a closed stream, an error or an interrupt"
+    return f"{count_text(meta.dropped_spans, 'span')} dropped{records} ({reasons})"
+
+
+def pending_text(count: int, meta: TraceMetadata) -> str:
+    """Say that spans have not ended, and what waits for them; of a run that was cut short nothing does."""
+    if meta.recovery_note:
+        return f"{count_text(count, 'span')} had not ended when the run was cut short"
+    if count == 1:
+        return "1 span has not ended yet: lab.synchronize() waits for it"
+    return f"{count:,} spans have not ended yet: lab.synchronize() waits for them"
+
+
+def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
+    """Say why a trace may be empty, as far as that is known, and what to type; nothing where spans have not ended yet."""
+    count = meta.unselected_work
+    if meta.part_of_spans or meta.is_from_columns or meta.imported:
+        return nothing.removesuffix(" yet")
+    if meta.pending_spans:
+        return ""
+    if not count:
+        if meta.tier is not CaptureTier.RANGES:
+            return f"{nothing}: no kernel, copy or fill has ended"
+        return f"{nothing}: select a stream with lab.on(...), or record all work with lab.capture('kernels')"
+    work = "1 kernel, copy or fill was" if count == 1 else f"{count:,} kernels, copies or fills were"
+    return f"{work} launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"

@@ -15,6 +15,7 @@ from gpustreamlab.analysis._busy import (
     edges_of,
     interval_sum_ns,
     of_device,
+    per_row,
     require_trace,
     sm_kinds,
     union_edges,
@@ -350,6 +351,27 @@ def layout_spells(trace: Trace, first_ns: int, last_ns: int) -> Iterator[tuple[i
         begin_ns, layout = time_ns, change.layout
     if last_ns > begin_ns:
         yield begin_ns, last_ns, layout
+
+
+def blocks_that_fit(trace: Trace) -> Int64Array:
+    """Return how many blocks of each kernel fit on an SM at once; where little is known of a launch, more than do."""
+    fit = per_row(trace, [device.sm_limits.blocks for device in trace.devices])
+    for needed, there_are in block_needs(trace):
+        fit = np.minimum(fit, there_are // np.maximum(needed, 1))
+    blocks: Int64Array = np.maximum(fit, 1)
+    return blocks
+
+
+def block_needs(trace: Trace) -> list[tuple[Int64Array, Int64Array]]:
+    """Return how many threads, registers and bytes of shared memory a block of each kernel needs, and how many its SM has."""
+    none = np.zeros(len(trace), np.int64)
+    threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
+    limits = [device.sm_limits for device in trace.devices]
+    return [
+        (threads, per_row(trace, [one.threads for one in limits])),
+        (registers * threads, per_row(trace, [one.registers for one in limits])),
+        (shared_bytes, per_row(trace, [one.shared_bytes for one in limits])),
+    ]
 
 
 # How that is said
