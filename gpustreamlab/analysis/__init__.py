@@ -29,11 +29,13 @@ from gpustreamlab.analysis._compare import (
 )
 from gpustreamlab.analysis._critical_path import CriticalPath, PathPart, critical_path
 from gpustreamlab.analysis._expect import (
+    NOTHING_TIMED,
     Check,
+    Missed,
     expect_faster,
-    expect_no_hazards,
     expect_no_host_waits,
     expect_no_strays,
+    expect_none,
     expect_overlap,
 )
 from gpustreamlab.analysis._explain import LISTED_FINDINGS, Explanation, Finding, explain
@@ -48,7 +50,7 @@ from gpustreamlab.analysis._hazard_search import (
     Side,
     Touch,
 )
-from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
+from gpustreamlab.analysis._hazards import NO_STREAM, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, host_waits
 from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans

@@ -133,6 +133,8 @@ class Answer(Reported):
 
     _title: ClassVar[str]
     """What stands before its line."""
+    _simulated: ClassVar[str] = "No hardware stands behind these times."
+    """What it means that the device is simulated."""
     _frame: ClassVar[Mapping[str, str | tuple[str, str | Sequence[str]]]]
     """Columns of the data frame: the attribute, and of codes what they point into: a table of the trace, or texts."""
 
@@ -184,7 +186,7 @@ class Answer(Reported):
 
     def _report(self) -> Report:
         tables = tuple(self._tables()) if len(self) else ()
-        notes = (*self._notes(), *simulated_notes(self.metadata))
+        notes = (*self._notes(), *simulated_notes(self.metadata, self._simulated))
         return Report(title=self._title, line=self._line(), tables=tables, notes=notes)
 
 
@@ -209,9 +211,9 @@ def text_column(texts: Iterable[str], codes: Int64Array) -> pd.Series[Any]:
     return pd.Series(np.array([*texts, None], dtype=object)[codes], dtype=object)
 
 
-def simulated_notes(metadata: TraceMetadata) -> list[str]:
-    """Say that the times are of a simulated device, where they are."""
-    return [f"Simulated: {metadata.device_label}. No hardware stands behind these times."] if metadata.simulated else []
+def simulated_notes(metadata: TraceMetadata, meaning: str = "No hardware stands behind these times.") -> list[str]:
+    """Say that a device is simulated, and what that means, where it is."""
+    return [f"Simulated: {metadata.device_label}. {meaning}"] if metadata.simulated else []
 
 
 def text_lines(table: ReportTable) -> list[str]:

@@ -73,8 +73,8 @@ def test_the_report_names_what_conflicts_and_the_missing_wait(lab):
     (row,) = result.hazards
     found = row.kind, row.array, row.dtype, row.shape, row.hazard_count
     assert found == ("read-after-write", "weights", "float64", (1_024,), 3)
-    assert (row.first.lane, row.first.range, row.first.work, row.first.order) == ("copy", "upload", "ones", 1)
-    assert (row.second.lane, row.second.range, row.second.work, row.second.order) == ("compute", "gemm", "multiply", 2)
+    assert (row.first.stream, row.first.range, row.first.work, row.first.order) == ("copy", "upload", "ones", 1)
+    assert (row.second.stream, row.second.range, row.second.work, row.second.order) == ("compute", "gemm", "multiply", 2)
     assert (row.fix, row.where) == (COMPUTE_WAITS, "before 'gemm' (multiply)")
     assert (len(result), result.hazard_count, result.array_count) == (1, 3, 4)
     for shown in (str(result), result._repr_html_().replace("&#x27;", "'").replace("<wbr>", "")):
@@ -82,7 +82,7 @@ def test_the_report_names_what_conflicts_and_the_missing_wait(lab):
     assert repr(result) == "<Hazards: 3 hazards (read-after-write) in 7 accesses of 4 arrays>"
     frame = result.to_pandas()
     assert frame.shape == (1, 17)
-    cells = frame.loc[0, ["kind", "first_lane", "second_range", "hazard_count"]].tolist()
+    cells = frame.loc[0, ["kind", "first_stream", "second_range", "hazard_count"]].tolist()
     assert cells == ["read-after-write", "copy", "gemm", 3]
 
 
@@ -126,7 +126,7 @@ def test_what_was_found_can_be_read_after_closing_and_names_closed_lanes(lab):
         lab.stream("another").close()
     lab.close()
     row = only_row(lab)
-    assert (row.first.lane, row.second.lane) == ("copy", "compute")
+    assert (row.first.stream, row.second.stream) == ("copy", "compute")
     x.sim_values[:] = 3  # no sink is left behind
     assert lab._backend.driver.accesses is None
 
@@ -161,7 +161,7 @@ def test_a_stream_that_others_lend_is_named(lab):
     lender = lab._backend.create_stream()
     double(lab, upload(lab), lender)
     row = only_row(lab)
-    assert row.second.lane == lab.stream(row.second.lane).name
+    assert row.second.stream == lab.stream(row.second.stream).name
 
 
 def test_looking_on_is_no_order_and_asking_is(lab):
@@ -410,8 +410,8 @@ def test_scratch_that_was_given_back_is_told_of_on_its_own_lane(lab):
     row = only_row(lab)
     assert (row.kind, row.array) == (HazardKind.USE_AFTER_FREE, "64 bytes of scratch")
     assert (row.scratch_bytes, row.hazard_count, row.is_certain) == (64, 2, True)
-    assert (row.first.lane, row.first.work, row.first.order) == ("copy", "given back", 0)
-    assert (row.second.lane, row.second.range, row.second.work) == ("copy", "late", "sum")
+    assert (row.first.stream, row.first.work, row.first.order) == ("copy", "given back", 0)
+    assert (row.second.stream, row.second.range, row.second.work) == ("copy", "late", "sum")
     assert row.fix == "work = lab.stream('copy').scratch(64)"
     assert repr(row) == f"<Hazard: use-after-free, 64 bytes of scratch, 'copy' and 'copy', 2x; {row.fix}>"
     assert "first copy: given back; then copy: 'late' (sum)" in " ".join(str(lab.memory.hazards()).split())
@@ -423,7 +423,7 @@ def test_scratch_of_a_closed_lane_is_told_of_at_its_first_use_too(lab):
     lane.close()
     float(array.sum())
     row = only_row(lab)
-    assert (row.first.lane, row.first.work, row.second.lane) == ("copy", "lane closed", "no stream")
+    assert (row.first.stream, row.first.work, row.second.stream) == ("copy", "lane closed", "no stream")
     assert (row.fix, row.where) == ("lab.stream('copy').close()", "after sum (no stream selected), not before it")
 
 
