@@ -27,7 +27,6 @@ from gpustreamlab.analysis._compare import (
     comparison_tables,
     wall_line,
 )
-from gpustreamlab.analysis._critical_path import CriticalPath, PathPart, critical_path
 from gpustreamlab.analysis._expect import (
     NOTHING_TIMED,
     Check,
@@ -52,8 +51,15 @@ from gpustreamlab.analysis._hazard_search import (
 )
 from gpustreamlab.analysis._hazards import NO_STREAM, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, host_waits
-from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
-from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
+from gpustreamlab.analysis._idle_and_path import (
+    IDLE_TEXTS,
+    CriticalPath,
+    Idle,
+    PathPart,
+    QueueLength,
+    critical_path,
+    idle,
+)
 from gpustreamlab.analysis._overlap import (
     Concurrency,
     Overlap,
@@ -76,10 +82,10 @@ from gpustreamlab.analysis._plan import (
     require_mapping,
     unenforced_layout,
 )
-from gpustreamlab.analysis._regions import Layer, Region, region_of
+from gpustreamlab.analysis._regions import Region, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
 from gpustreamlab.analysis._report import dropped_text, empty_hint, html_of_table, missing_facts, pending_text
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS, ArrivedSpans, Layer, LiveRows, OpenSpans, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
     bin_width_ns,

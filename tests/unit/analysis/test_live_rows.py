@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab import Trace
 from gpustreamlab.analysis import MAX_LANE_ROWS, ArrivedSpans, LiveRows, OpenSpans, span_rows
-from gpustreamlab.analysis._live_rows import KEPT_INTERVALS
-from gpustreamlab.analysis._regions import LEVEL_TOLERANCE_NS
+from gpustreamlab.analysis._rows import KEPT_INTERVALS, LEVEL_TOLERANCE_NS
 from gpustreamlab.model import SPAN_KINDS, Device, Lane, Partition, TraceMetadata
 from gpustreamlab.typing import SpanKind
 
