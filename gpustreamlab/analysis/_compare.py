@@ -88,12 +88,9 @@ class ComparedFigures(NamedTuple):
 class ComparedItems:
     """Lanes, or names, of two traces."""
 
-    items: tuple[str, ...]
-    """What the rows are called. Both traces' are matched by this."""
-    a: ComparedFigures
-    """What they took in the first trace."""
-    b: ComparedFigures
-    """What they took in the second trace."""
+    items: tuple[str, ...]  # What the rows are called. Both traces' are matched by this.
+    a: ComparedFigures  # What they took in the first trace
+    b: ComparedFigures  # What they took in the second trace
     groups: tuple[str, ...] = ()
     """Of names: ``"range"`` or ``"work"`` (kernels, copies and fills) for each. Ranges are matched with ranges only."""
 

@@ -29,18 +29,12 @@ _CALLS_OF = {
 class WaitGroup:
     """Calls of one name that one thread made."""
 
-    call: str
-    """The call."""
-    thread: str
-    """The lane of the thread."""
-    call_count: int
-    """How many there were."""
-    total_ns: int
-    """What their durations add up to, in ns."""
-    longest_ns: int
-    """How long the longest took, in ns."""
-    waited_for: str | None
-    """What the longest most probably waited for; None where nothing ended while it ran."""
+    call: str  # The call
+    thread: str  # The lane of the thread
+    call_count: int  # How many there were
+    total_ns: int  # What their durations add up to, in ns
+    longest_ns: int  # How long the longest took, in ns
+    waited_for: str | None  # What the longest most probably waited for; None where nothing ended while it ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -190,13 +184,7 @@ def host_waits(trace: Trace) -> HostWaits:
 
 
 def is_blocking(call: str) -> bool:
-    """Tell by its name whether a call of CUDA or HIP blocks until the device is done.
-
-    Examples
-    --------
-    >>> [is_blocking(call) for call in ("cuStreamSynchronize", "cudaMemcpyAsync", "cudaMemcpy", "hipMemcpyWithStream")]
-    [True, False, True, True]
-    """
+    """Tell by its name whether a call of CUDA or HIP blocks until the device is done."""
     word = call.lower()
     if "synchronize" in word:
         return True
@@ -204,12 +192,10 @@ def is_blocking(call: str) -> bool:
 
 
 def capture_edges(trace: Trace) -> Int64Array:
-    """Return when kernels were captured between the first start and the last end of a trace: start, end, start, end, in ns.
-
-    Where no windows are known it is all of that time.
-    """
+    """Return when kernels were captured between the first start and the last end of a trace: start, end, start, end, in ns."""
     if not len(trace):
         return np.empty(0, np.int64)
+    # Where no windows are known it is all of that time.
     first_ns, last_ns = int(trace.start_ns.min()), int(trace.end_ns.max())
     windows = np.array(trace.metadata.capture_windows or ((first_ns, last_ns),), np.int64)
     bounds_ns = np.clip(windows, first_ns, last_ns)
@@ -317,13 +303,7 @@ def wait_line(result: HostWaits) -> str:
 
 
 def thread_text(lane: str) -> str:
-    """Name a thread by its lane.
-
-    Examples
-    --------
-    >>> thread_text("host: MainThread")
-    'MainThread'
-    """
+    """Name a thread by its lane."""
     return display_name(lane.removeprefix("host: "), _NAME_WIDTH)
 
 

@@ -415,10 +415,8 @@ def _walk(trace: Trace, rows: Int64Array) -> Iterator[_Step]:
 
 
 def _work_behind(trace: Trace, rows: Int64Array) -> tuple[Int64Array, int]:
-    """Return for each row the work that ended last of what it had to wait for, or -1, and what a launch takes at most, in ns.
-
-    It waits for what its stream had to finish, for events, and for what held it up on the device.
-    """
+    """Return for each row the work that it waited for and that ended last, or -1; and what a launch takes at most, in ns."""
+    # It waits for what its stream had to finish, for events, and for what held it up on the device.
     is_row = np.zeros(len(trace), bool)
     is_row[rows] = True
     behind = behind_on_lane(trace, is_row)

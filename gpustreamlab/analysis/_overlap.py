@@ -52,14 +52,10 @@ SMS_SHARED = "kernels share the SMs"
 class Shared:
     """How long what the streams share is needed at least, one user after the other."""
 
-    busy_ns: int = 0
-    """Time of the resource that is needed longest, in ns; 0 where none is known to be shared."""
-    reason: str = ""
-    """Which that is, in words; empty where none is."""
-    are_copies_known: bool = False
-    """Whether copies were seen one by one."""
-    are_grids_known: bool = False
-    """Whether the grid of each counted kernel is known; without, the SMs are not in it."""
+    busy_ns: int = 0  # Time of the resource that is needed longest, in ns; 0 where none is known to be shared
+    reason: str = ""  # Which that is, in words; empty where none is
+    are_copies_known: bool = False  # Whether copies were seen one by one
+    are_grids_known: bool = False  # Whether the grid of each counted kernel is known; without, the SMs are not in it
 
 
 NOTHING_SHARED = Shared()

@@ -16,18 +16,12 @@ _SHIFT = 1 << 20
 class Region(NamedTuple):
     """Bytes of device memory, as an array walks over them."""
 
-    start: int
-    """First byte."""
-    end: int
-    """Behind the last byte."""
-    address: int | None = None
-    """Of the element at index 0; None where all bytes from start to end are covered."""
-    shape: tuple[int, ...] = ()
-    """Size of each dimension."""
-    strides: tuple[int, ...] = ()
-    """Bytes from one element to the next along each dimension."""
-    itemsize: int = 1
-    """Bytes of one element."""
+    start: int  # First byte
+    end: int  # Behind the last byte
+    address: int | None = None  # Of the element at index 0; None where all bytes from start to end are covered
+    shape: tuple[int, ...] = ()  # Size of each dimension
+    strides: tuple[int, ...] = ()  # Bytes from one element to the next along each dimension
+    itemsize: int = 1  # Bytes of one element
     is_certain: bool = True
     """False where only some of the elements are meant, and it is not known which (an index array chose them)."""
 

@@ -42,36 +42,26 @@ NOTE_CHARACTERS = 300
 class ReportTable:
     """A table of text. What it has beside its cells shows on pages only."""
 
-    caption: str
-    """What it shows."""
+    caption: str  # What it shows
     rows: list[list[str]]
     """Its rows, the first of them the head, all of one length. A row with nothing but a first cell is a note."""
-    has_row_heads: bool = False
-    """Whether the first cell of a row is what the row is about."""
+    has_row_heads: bool = False  # Whether the first cell of a row is what the row is about
     shade: FloatArray | None = None
     """How dark each cell behind the head is, from 0 to 1; shape (n_rows - 1, n_columns), float64."""
-    bars: list[float] | None = None
-    """Length of a bar behind each row but the head, as a share of the longest possible."""
-    names: tuple[int, ...] = (0,)
-    """Columns of names, which text cuts where the rows are too wide."""
-    lines: list[str] | None = None
-    """What text has in its place, where the rows are too wide all the same."""
-    wraps: bool = False
-    """Whether cells are sentences, which go on in further lines where a page is narrow."""
+    bars: list[float] | None = None  # Length of a bar behind each row but the head, as a share of the longest possible
+    names: tuple[int, ...] = (0,)  # Columns of names, which text cuts where the rows are too wide
+    lines: list[str] | None = None  # What text has in its place, where the rows are too wide all the same
+    wraps: bool = False  # Whether cells are sentences, which go on in further lines where a page is narrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Report:
     """What a result has to say."""
 
-    title: str
-    """What it is, in a word or two."""
-    line: str
-    """The main figures; text and pages have them behind the title."""
-    tables: tuple[ReportTable, ...] = ()
-    """The figures."""
-    notes: tuple[str, ...] = ()
-    """What they mean and what they leave out, one sentence each."""
+    title: str  # What it is, in a word or two
+    line: str  # The main figures; text and pages have them behind the title
+    tables: tuple[ReportTable, ...] = ()  # The figures
+    notes: tuple[str, ...] = ()  # What they mean and what they leave out, one sentence each
 
 
 class Reported(ABC):

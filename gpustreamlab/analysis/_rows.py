@@ -115,10 +115,7 @@ def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
 
 
 def _nesting(trace: Trace, rows: Int64Array, tolerance_ns: int) -> tuple[Int64Array, Int64Array]:
-    """Return how many ranges enclose each of these, which are all, and the track of the outermost; shape (n,) each.
-
-    Ranges that nothing encloses, and all within them, lie side by side where they overlap.
-    """
+    """Return how many ranges enclose each of these, which are all, and the track of the outermost; shape (n,) each."""
     # What is no range is in no lane, so that it encloses nothing.
     lane, above = np.full(len(trace), -1), np.full(len(trace), -1)
     lane[rows] = trace.lane[rows]
@@ -135,10 +132,7 @@ def _nesting(trace: Trace, rows: Int64Array, tolerance_ns: int) -> tuple[Int64Ar
 
 
 def enclosing(above: Int64Array, lane: Int64Array | Int32Array) -> Int64Array:
-    """Return for each span the nearest one around it that is of its own lane, or -1; shape (n,), int64.
-
-    Ranges may nest across lanes: where the one around a span is elsewhere, the next one around that counts.
-    """
+    """Return for each span the nearest one around it that is of its own lane, or -1; shape (n,), int64."""
     found = above.copy()
     for _ in range(4 * MAX_LANE_ROWS):
         away = np.flatnonzero((found >= 0) & (lane[found] != lane))
@@ -198,14 +192,10 @@ class Planner:
         self._sub_rows: list[tuple[int, tuple[int, int, int, int]]] = []
         """Lane of each sub-row, and by what those of a lane are sorted, from the top: level, track, depth, slot."""
         self._numbers: dict[tuple[Place, int], tuple[int, bool]] = {}
-        self._of_level: dict[tuple[int, int], list[int]] = {}
-        """The sub-rows of each lane and level."""
-        self._folded: set[int] = set()
-        """Sub-rows that took what fits nowhere."""
-        self._codes: dict[tuple[int, int], int] = {}
-        """The code of a row by its sub-row and the SMs that its spans had."""
-        self.folded_spans = 0
-        """Spans in rows where they may cover others."""
+        self._of_level: dict[tuple[int, int], list[int]] = {}  # The sub-rows of each lane and level
+        self._folded: set[int] = set()  # Sub-rows that took what fits nowhere
+        self._codes: dict[tuple[int, int], int] = {}  # The code of a row by its sub-row and the SMs that its spans had
+        self.folded_spans = 0  # Spans in rows where they may cover others
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -295,10 +285,8 @@ class Planner:
 def place_in_slots(
     group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int = 0
 ) -> Int64Array:
-    """Place intervals in the lowest slot of their group that is free, as long as it is one of the first `MAX_LANE_ROWS`.
-
-    What has no length may get a higher one where others end just then.
-    """
+    """Place intervals in the lowest slot of their group that is free, as long as it is one of the first `MAX_LANE_ROWS`."""
+    # What has no length may get a higher one where others end just then.
     slots = np.zeros(len(group), np.int64)
     same = group[1:] == group[:-1]
     if not (same & (start_ns[1:] < end_ns[:-1])).any():
@@ -348,11 +336,8 @@ def _reach_before(group: Int64Array | Int32Array, end_ns: Int64Array) -> Int64Ar
 
 
 def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> Int64Array | None:
-    """Give each interval the slot below all that run when it starts; None where that is not the lowest free one, or is covered.
-
-    Of intervals that nest, as calls that are made of others do, it always is. Intervals are sorted by start, the longest
-    first; where `begins`, none before reaches any further.
-    """
+    """Give each interval the slot below all that run when it starts; None where that is not the lowest that is free."""
+    # Of intervals that nest, as calls that are made of others do, it is. They are sorted by start, the longest first.
     cluster = np.cumsum(begins) - 1
     least_ns = int(start_ns.min())
     width_ns = int(end_ns.max()) - least_ns + tolerance_ns + 1
@@ -372,10 +357,7 @@ def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, t
 
 
 def _lie_below_running(slots: Int64Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> bool:
-    """Tell whether in every slot above an interval, the last one before it still runs when it starts.
-
-    Slots from `MAX_LANE_ROWS` on are not asked for: there may be as many as intervals, and what lies in them is folded.
-    """
+    """Tell whether in every slot above an interval, the last one before it still runs when it starts."""
     low = np.flatnonzero(slots < MAX_LANE_ROWS)
     slots, start_ns, end_ns = slots[low], start_ns[low], end_ns[low]
     by_slot = np.split(np.argsort(slots, kind="stable"), np.cumsum(np.bincount(slots))[:-1])

@@ -19,14 +19,10 @@ _HINT = 'Nothing was taken yet. Take some: with lab.stream("decode").scratch(1 <
 class ScratchStatistics:
     """What one lane has of scratch memory."""
 
-    lane: str
-    """Name of the lane."""
-    used_bytes: int
-    """In use now, as it was asked for."""
-    peak_bytes: int
-    """The most that was in use at once."""
-    allocation_count: int
-    """How often scratch was taken."""
+    lane: str  # Name of the lane
+    used_bytes: int  # In use now, as it was asked for
+    peak_bytes: int  # The most that was in use at once
+    allocation_count: int  # How often scratch was taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

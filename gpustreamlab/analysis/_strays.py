@@ -19,22 +19,14 @@ from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array
 class StrayGroup:
     """Strays of one name that went the same way."""
 
-    name: str
-    """What ran."""
-    ran_on: str
-    """The stream on which it ran."""
-    selected: str
-    """The stream that was selected."""
-    ran_in: str | None
-    """Partition in which it ran; None for the whole card."""
-    selected_in: str | None
-    """Partition of the selected stream; None for the whole card."""
-    span_count: int
-    """How many ran."""
-    total_ns: int
-    """What their durations add up to, in ns."""
-    fix: str = ""
-    """What to do."""
+    name: str  # What ran
+    ran_on: str  # The stream on which it ran
+    selected: str  # The stream that was selected
+    ran_in: str | None  # Partition in which it ran; None for the whole card
+    selected_in: str | None  # Partition of the selected stream; None for the whole card
+    span_count: int  # How many ran
+    total_ns: int  # What their durations add up to, in ns
+    fix: str = ""  # What to do
 
     @property
     def left_partition(self) -> bool:
@@ -178,10 +170,7 @@ def strays(trace: Trace) -> Strays:
 
 
 def nearest_ranges(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return the nearest range around each of these rows, or -1; ranges of others are passed over.
-
-    Parents that point in a circle end at the depth at which rows are folded anyway.
-    """
+    """Return the nearest range around each of these rows, or -1; ranges of others are passed over."""
     above = trace.parent[rows]
     is_range = trace.kind == RANGE_CODE
     for _ in range(4 * MAX_LANE_ROWS):
@@ -206,13 +195,7 @@ _NAME_WIDTH = 32
 
 
 def work_text(kind: Int64Array) -> str:
-    """Say how many kernels, copies and fills there are.
-
-    Examples
-    --------
-    >>> work_text(np.array([1, 1, 2]))
-    '2 kernels and 1 copy'
-    """
+    """Say how many kernels, copies and fills there are."""
     counts = np.bincount(kind, minlength=len(SPAN_KINDS)).tolist()
     shown = [count_text(count, *KIND_WORDS[kind]) for kind, count in zip(SPAN_KINDS, counts, strict=True) if count]
     return join_words(shown, "and") if shown else "nothing"
