@@ -196,14 +196,6 @@ def test_work_that_is_refused_in_place_of_running_is_not_counted(lab):
     assert lab.memory.hazards().access_count == before
 
 
-def test_what_only_may_be_a_hazard_says_so(lab):
-    CASES["index_array"].run(lab)
-    result = lab.memory.hazards()
-    assert [row.is_certain for row in result.hazards] == [False]
-    assert "read-after-write, may be" in str(result)
-    assert "need not share any" in str(result)
-
-
 def test_the_how_to_lists_every_program():
     page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "find-a-race.md").read_text(encoding="utf-8")
     listed = [line for line in page.splitlines() if line.startswith("| ")]
@@ -292,31 +284,6 @@ def test_threads_with_waits_put_in_do_not_lock_each_other_out():
         assert not lab.memory.hazards()
 
 
-def test_a_lane_that_another_thread_closes_meanwhile_is_passed_by(lab, monkeypatch):
-    other, mine = lab.stream("other"), lab.stream("mine")
-
-    def close_on_the_way(table):
-        monkeypatch.undo()
-        seen = table.open_streams
-        other.close()
-        return seen
-
-    monkeypatch.setattr(type(lab._table), "open_streams", property(close_on_the_way))
-    lab._table._by_handle.clear()
-    with lab.on(mine):
-        lab.xp.ones(8)
-    assert other.is_closed
-
-
-def test_work_on_one_of_many_lanes_does_not_look_at_the_others(lab, monkeypatch):
-    lanes = [lab.stream(f"lane{number}") for number in range(20)]
-    with monkeypatch.context() as patch:
-        patch.delattr(type(lab._table), "open_streams")
-        for lane in lanes:
-            with lab.on(lane):
-                lab.xp.ones(8)
-
-
 def test_clearing_forgets_what_was_found_and_not_what_lanes_hold(lab):
     x = upload(lab)
     double(lab, x)
@@ -326,17 +293,6 @@ def test_clearing_forgets_what_was_found_and_not_what_lanes_hold(lab):
     assert lab.memory.hazards().access_count == 0
     double(lab, x)
     assert len(lab.memory.hazards()) == 1
-
-
-@pytest.mark.parametrize("name", ["two_readers", "diamond", "scratch_too_early", "pinned_buffer"])
-def test_watching_costs_no_virtual_time(name):
-    times_ns = []
-    for mode in ("off", "report"):
-        with Session("sim", hazards=mode) as lab:
-            CASES[name].run(lab)
-            lab.synchronize()
-            times_ns.append(lab._backend.driver.clock.now_ns)
-    assert times_ns[0] == times_ns[1]
 
 
 def test_a_mode_that_is_none_is_refused_and_leaves_nothing_behind(tmp_path):
@@ -361,16 +317,6 @@ def test_text_has_the_line_to_type_first_and_stays_narrow(lab):
     rows = lines[2 : lines.index("", 2)]
     assert all(len(line) <= text_width() for line in rows if "lab.stream" not in line)
     assert f"    lab.stream('{names[1]}').wait(lab.stream('{names[0]}'))" in rows
-
-
-def test_on_a_page_cells_wrap_and_the_line_to_type_comes_second(lab):
-    CASES["read_without_wait"].run(lab)
-    head, row = lab.memory.hazards()._repr_html_().partition("<tbody>")[::2]
-    assert head.count("<th ") == 7
-    assert head.index(">missing<") < head.index(">where<") < head.index(">array<")
-    assert "nowrap" not in row.rpartition("white-space:normal")[0].replace("white-space:nowrap;border", "")
-    assert row.count("white-space:normal") == 7
-    assert "lab.stream(<wbr>&#x27;compute&#x27;)<wbr>.wait(" in row
 
 
 def test_an_array_keeps_the_last_name_that_was_seen(lab):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import gc
 import threading
 
@@ -12,7 +11,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.analysis import LaneClock, Piece
-from gpustreamlab.backends.cuda._tracked import TrackedModule, Tracker, cupy_library
+from gpustreamlab.backends.cuda._tracked import TrackedModule
 from gpustreamlab.typing import HazardKind
 from tests.helpers.hazard_cases import CASES
 from tests.helpers.tracked_numpy import TrackedNumpyBackend, memory_of, tracked_by
@@ -254,18 +253,6 @@ def test_an_array_in_scratch_is_told_of_once_the_scratch_has_ended(notes):
     assert tracker.find(x)[0].lane.handle == 9
 
 
-def test_cupys_memory_tells_of_the_scratch_that_it_is_in():
-    cupy = pytest.importorskip("cupy")
-    from cupy.cuda import memory
-
-    library, lender = cupy_library(cupy), Lender()
-    arrays = [
-        cupy.ndarray((8,), dtype="f4", memptr=memory.MemoryPointer(memory.UnownedMemory(0x1000, 64, owner, 0), 0))
-        for owner in (lender, object(), None)
-    ]
-    assert [library.memory_of(array).lender for array in arrays] == [lender, None, None]
-
-
 def test_an_error_of_the_library_comes_through(xp):
     with pytest.raises(ValueError, match="could not be broadcast"):
         xp.ones(3) + xp.ones(4)
@@ -279,25 +266,3 @@ def test_arrays_made_elsewhere_are_tracked_once_they_pass_through_the_module(xp,
     assert notes.take()[-1:] != [("asarray", [], [3])]  # nothing was written
     x + 1
     assert ("add", [3], []) in notes.take()
-
-
-def test_cupys_class_can_be_tracked_without_a_device():
-    # GIVEN CuPy's arrays in memory that nobody has
-    cupy = pytest.importorskip("cupy")
-    from cupy.cuda import memory
-
-    sink = Notes()
-    tracker = Tracker(dataclasses.replace(cupy_library(cupy), current_stream=lambda device: (0, 7)))
-    tracker.watch(0, sink)
-    place = memory.MemoryPointer(memory.UnownedMemory(0x1000, 4_096, None, 0), 0)
-    plain = cupy.ndarray((32, 32), dtype="f4", memptr=place)
-    x = tracker.track(plain)
-    views = [x[1:], x.T, x.reshape(-1), *TrackedModule(cupy, tracker).split(x, 2)]
-    assert all(isinstance(view, cupy.ndarray) and type(view) is type(x) for view in views)
-    assert [tracker.find(view)[0].number for view in views] == [1] * 5
-    assert tracker.find(views[0])[1][:2] == (0x1080, 0x2000)
-    assert tracker.find(x)[1] is None
-    assert sink.told == []
-    del x, views
-    tracker.track(plain)
-    assert sink.told == [("free", 1)]

@@ -7,12 +7,11 @@ import random
 import numpy as np
 import pytest
 
-import gpustreamlab as gsl
 from gpustreamlab.analysis import concurrency, counted_rows
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import IdleKind, PathStep
 from gpustreamlab.workloads import spin
-from tests.helpers.planted import clean_program, event_wait_in_a_ping_pong, record, tiny_kernels, wait_for_device_in_a_loop
+from tests.helpers.planted import event_wait_in_a_ping_pong, record, tiny_kernels, wait_for_device_in_a_loop
 from tests.helpers.traces import empty_trace, make_kernel_trace, make_trace
 
 US = 1_000
@@ -200,14 +199,3 @@ def test_of_nothing_nothing_is_told():
         "Idle: no stream was idle between its work",
         "Why: nothing has ended",
     ]
-
-
-@pytest.mark.parametrize("answer", ["explain", "critical_path", "idle"])
-def test_answers_are_for_traces_only(answer):
-    with pytest.raises(gsl.errors.OptionError, match=rf"{answer}\(\) got a str"):
-        getattr(gsl.analysis, answer)("run.parquet")
-
-
-def test_a_clean_program_is_bound_by_its_work():
-    trace = record(clean_program(3))
-    assert trace.critical_path().share("work") > 0.9
