@@ -46,7 +46,8 @@ from tests.helpers.traces import (
 
 QUESTIONS = (overlap, utilization, totals, strays, host_waits, idle, critical_path, stragglers)
 HAZARDS = {}  # what was found in a racy program, in a clean one, and in one that nobody watched
-for name, mode in (("read_without_wait", "report"), ("two_readers", "report"), ("diamond", "off")):
+CLEAN = next(name for name, case in CASES.items() if not case.found)
+for name, mode in (("read_without_wait", "report"), (CLEAN, "report"), ("diamond", "off")):
     with Session("sim", hazards=mode) as lab:
         CASES[name].run(lab)
         HAZARDS[f"hazards of {name}"] = lab.memory.hazards()
@@ -104,7 +105,7 @@ def test_an_answer_shows_itself_as_line_text_page_and_frame(monkeypatch, ask, tr
     assert max(map(len, text.splitlines())) <= 100
     assert "\x1b" not in text
     # The page is well formed, no name is markup, and it has the notes of the text.
-    assert {element.tag for element in ET.fromstring(html).iter()} <= TAGS
+    assert {element.tag for element in ET.fromstring(html.replace("<wbr>", "")).iter()} <= TAGS
     assert EVIL_NAME not in html
     assert ("Simulated: NVIDIA H200" in text) is ("Simulated: NVIDIA H200" in html) is trace.metadata.simulated
     # Its columns cannot be changed, and the frame has a row for each thing.
@@ -134,9 +135,7 @@ def test_of_a_part_the_same_is_asked(ask, trace):
         assert len(answer.to_pandas()) >= 0
 
 
-@pytest.mark.parametrize(
-    ("answer", "more"), [(strays(evil_kernels()), 10), (overlap(random_trace(500, 30)), 30 * 29 // 2 - 30)]
-)
+@pytest.mark.parametrize(("answer", "more"), [(strays(evil_kernels()), 10), (overlap(random_trace(500, 30)), 405)])
 def test_a_list_that_is_cut_says_so(answer, more):
     for form in (str(answer), answer._repr_html_()):
         assert f"… {more:,} more" in form

@@ -215,7 +215,6 @@ def test_ranges_that_overlap_by_the_clocks_error_share_a_row(spans, expected):
 
 
 COMING = {
-    "late, between others": ([[("range", 0, 1)], [("range", 5, 6)], [("range", 2, 3)]], [0, 0, 0]),
     "a child after its parent": ([[("range", 0, 10, 0, 0, -1)], [("range", 5, 20, 0, 1, 0)]], [0, 1]),
     "kernels before their range": (
         [[("kernel", 1, 2), ("kernel", 2, 3)], [("range", 0, 5)], [("kernel", 3, 4)]],
@@ -226,7 +225,6 @@ COMING = {
         [2, 1, 0, 2],
     ),
     "late kernels": ([[("kernel", 0, 1), ("kernel", 5, 6)], [("copy", 2, 3)], [("kernel", 0, 1)]], [0, 0, 0, 1]),
-    "only the first is late": ([[("kernel", 0, 5)], [("kernel", 3, 4), ("kernel", 5, 6), ("kernel", 6, 7)]], [0, 1, 0, 0]),
     "late, then behind": ([[("kernel", 10, 11)], [("kernel", 0, 1), ("kernel", 11, 12)], [("kernel", 1, 9)]], [0, 0, 0, 0]),
     "late, and reaching on": (
         [[("kernel", 10, 11)], [("kernel", 9, 10), ("kernel", 10, 30)], [("kernel", 11, 12)]],
@@ -236,13 +234,11 @@ COMING = {
         [[("kernel", 0, 9), ("kernel", 1, 5), ("kernel", 6, 8)], [("kernel", 9, 10), ("kernel", 9, 12)]],
         [0, 1, 1, 1, 0],
     ),
-    "of no length": ([[("kernel", 0, 50), ("kernel", 0, 0)], [("kernel", 0, 50)]], [0, 0, 1]),
     "annotations around others": (
         [[("annotation", 2, 3), ("annotation", 1, 4), ("annotation", 5, 6)], [("annotation", 0, 7)], [("host", 2, 3)]],
         [2, 1, 2, 0, 3],
     ),
     "calls made of others": ([[("host", 0, 9), ("host", 1, 2), ("host", 3, 4)]], [0, 1, 1]),
-    "and later": ([[("host", 1, 2)], [("host", 3, 4)], [("host", 0, 9)]], [1, 1, 0]),
 }  # fmt: skip
 
 
@@ -279,15 +275,6 @@ def test_what_fits_nowhere_is_folded_into_the_last_row_of_its_level_and_counted(
     assert table.overlaps[codes].tolist() == [*[False] * (MAX_LANE_ROWS - 1), *[True] * (101 - MAX_LANE_ROWS)]
     assert rows.folded_spans == table.folded_spans == 102 - MAX_LANE_ROWS
     assert table.sub_row.max() == MAX_LANE_ROWS
-
-
-def test_ranges_of_two_threads_lie_side_by_side_at_each_depth():
-    played = Played()
-    for step, thread in ((played.start, "a"), (played.start, "a"), (played.end, "a"), (played.start, "b"), (played.end, "b")):
-        step(thread, *([0] if step == played.start else []))
-    played.end_all()
-    rows, codes = feed(*([span] for span in played.spans))
-    assert rows.table(lane_count=1).sub_row[codes].tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("kind", ["kernel", "annotation", "host", "range"])
