@@ -1,4 +1,4 @@
-"""Two traces beside each other: what each lane and each name took in both."""
+"""Two traces beside each other: what each stream and each name took in both."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ComparedFigures(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComparedItems:
-    """Lanes, or names, of two traces."""
+    """Streams, or names, of two traces."""
 
     items: tuple[str, ...]  # What the rows are called. Both traces' are matched by this.
     a: ComparedFigures  # What they took in the first trace
@@ -188,16 +188,16 @@ class TraceComparison(Reported):
         return tuple(notes)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for the totals, each lane and each name, as a `pandas.DataFrame`.
+        """Return one row for the totals, each stream and each name, as a `pandas.DataFrame`.
 
-        The columns are ``level`` (``"total"``, ``"lane"`` or ``"name"``), ``group`` (of names: ``"range"`` or ``"work"``, else
-        None), ``item``, ``in_a``, ``in_b``, ``captured_a``, ``captured_b`` (whether it could be there), then for both
+        The columns are ``level`` (``"total"``, ``"stream"`` or ``"name"``), ``group`` (of names: ``"range"`` or ``"work"``,
+        else None), ``item``, ``in_a``, ``in_b``, ``captured_a``, ``captured_b`` (whether it could be there), then for both
         ``span_count_*``, ``busy_ns_*`` and ``median_ns_*``, and ``difference_ns``, ``ratio`` and ``median_ratio``. The totals
         are one row each of ``wall_ns``, ``sum_ns``, ``active_ns`` and ``together_ns``, as busy times.
         """
         import pandas as pd
 
-        levels = (("total", self._totals()), ("lane", self.lanes), ("name", self.names))
+        levels = (("total", self._totals()), ("stream", self.lanes), ("name", self.names))
         frames = [pd.DataFrame({"level": level} | _columns(compared)) for level, compared in levels]
         return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
 
@@ -391,11 +391,11 @@ def _columns(compared: ComparedItems) -> dict[str, object]:
 
 
 LISTED_ITEMS = 20
-"""How many names, and how many lanes, are listed."""
+"""How many names, and how many streams, are listed."""
 
 
 def comparison_tables(result: TraceComparison, *, limit: int = LISTED_ITEMS) -> tuple[ReportTable, ...]:
-    """Write a comparison as tables: totals, names, lanes; of the last two at most `limit` rows."""
+    """Write a comparison as tables: totals, names, streams; of the last two at most `limit` rows."""
     listed = (*_name_tables(result.names), ("Streams", "stream", result.lanes))
     return (_totals_table(result), *(_table(title, what, items, limit) for title, what, items in listed if len(items)))
 

@@ -191,7 +191,7 @@ class Hazards(Answer):
 LISTED_HAZARDS = 20
 """How many hazards the table lists."""
 _NAME_WIDTH = 32
-STREAM_CLOSED = "lane closed"
+STREAM_CLOSED = "stream closed"
 """Work of the first side where scratch was freed with its stream. Source: ``Scratch.ending``."""
 _INDENT = "    "
 

@@ -1,4 +1,4 @@
-"""How much of the lanes' work ran at the same time, what they share, and how that is said."""
+"""How much of the streams' work ran at the same time, what they share, and how that is said."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray, card_sms: 
 
 
 class Together(ABC):
-    """What follows from the busy time of all lanes together."""
+    """What follows from the busy time of all streams together."""
 
     __slots__ = ()
 
@@ -126,7 +126,7 @@ class Together(ABC):
 
     @property
     def mean_concurrency(self) -> float:
-        """Mean number of lanes busy while any is: `sum_ns` / `active_ns`; NaN if none ever was.
+        """Mean number of streams busy while any is: `sum_ns` / `active_ns`; NaN if none ever was.
 
         It is no speed-up: work that was slowed by other work was busy for longer.
         """
@@ -134,12 +134,12 @@ class Together(ABC):
 
     @property
     def ideal_ns(self) -> int:
-        """Least time that this work takes at full speed, in ns: the busiest lane's, or that of what several lanes share."""
+        """Least time that this work takes at full speed, in ns: the busiest stream's, or that of what several streams share."""
         return max(self.busiest_ns, self.shared.busy_ns)
 
     @property
     def max_concurrency(self) -> float:
-        """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
+        """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no stream was ever busy."""
         return self.sum_ns / self.ideal_ns if self.ideal_ns else math.nan
 
     @property
@@ -163,24 +163,24 @@ class Together(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency(Together):
-    """Busy time of all lanes together. All times are exact integers of nanoseconds."""
+    """Busy time of all streams together. All times are exact integers of nanoseconds."""
 
     wall_ns: int
     """From the first start to the last end of the counted spans, in ns."""
     sum_ns: int
-    """What the lanes' busy times add up to, in ns."""
+    """What the streams' busy times add up to, in ns."""
     active_ns: int
-    """Time in which at least one lane was busy, in ns."""
+    """Time in which at least one stream was busy, in ns."""
     together_ns: int
-    """Time in which two or more lanes were busy, in ns."""
+    """Time in which two or more streams were busy, in ns."""
     busiest_ns: int
-    """Busy time of the busiest lane, in ns."""
+    """Busy time of the busiest stream, in ns."""
     peak_lanes: int
-    """Most lanes that were busy at one time."""
+    """Most streams that were busy at one time."""
     range_only_ns: int = 0
     """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
     shared: Shared = NOTHING_SHARED
-    """What the lanes share, as far as it is known."""
+    """What the streams share, as far as it is known."""
 
 
 def concurrency(
@@ -251,7 +251,7 @@ def plain_finding(finding: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OverlapPair:
-    """Two lanes of an `Overlap`, as ``overlap["copy", "compute"]`` gives them.
+    """Two streams of an `Overlap`, as ``overlap["copy", "compute"]`` gives them.
 
     Examples
     --------
@@ -297,9 +297,9 @@ class OverlapPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Overlap(Answer, Together):
-    """Busy time of lanes, alone and together. All times are exact integers of nanoseconds.
+    """Busy time of streams, alone and together. All times are exact integers of nanoseconds.
 
-    A lane is busy while at least one of its counted spans runs: nested and repeated spans count once. See `counted` for which
+    A stream is busy while at least one of its counted spans runs: nested and repeated spans count once. See `counted` for which
     spans count. Where those are ranges they also contain the queueing inside them, so the overlap is an upper
     bound of what the hardware did at the same time.
     """
@@ -307,11 +307,11 @@ class Overlap(Answer, Together):
     lanes: tuple[Lane, ...] = field()  # without it the property of all answers were its default
     """The streams, in the order of the rows and columns. No threads of the host, no streams of others on which nothing ran."""
     busy_ns: Int64Array
-    """Busy time of each lane; shape (n_lanes,), int64, in ns."""
+    """Busy time of each stream; shape (n_lanes,), int64, in ns."""
     common_ns: Int64Array
-    """Time in which both lanes were busy; shape (n_lanes, n_lanes), int64, in ns, symmetric; the diagonal is `busy_ns`."""
+    """Time in which both streams were busy; shape (n_lanes, n_lanes), int64, in ns, symmetric; the diagonal is `busy_ns`."""
     concurrency_ns: Int64Array
-    """Time with exactly k lanes busy, from k = 0; shape (n_lanes + 1,), int64, in ns. Its sum is `wall_ns`."""
+    """Time with exactly k streams busy, from k = 0; shape (n_lanes + 1,), int64, in ns. Its sum is `wall_ns`."""
     wall_ns: int
     """From the first start to the last end of the counted spans, in ns."""
     counted: tuple[SpanKind, ...]
@@ -319,36 +319,36 @@ class Overlap(Answer, Together):
     range_only_ns: int = 0
     """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
     shared: Shared = NOTHING_SHARED
-    """What the lanes share, as far as it is known."""
+    """What the streams share, as far as it is known."""
 
     _columns: ClassVar = ("busy_ns", "common_ns", "concurrency_ns")
     _title: ClassVar = "Overlap of"
 
     @property
     def sum_ns(self) -> int:
-        """What the lanes' busy times add up to, in ns: how long the same spans take one after the other."""
+        """What the streams' busy times add up to, in ns: how long the same spans take one after the other."""
         return int(self.busy_ns.sum())
 
     @property
     def busiest_ns(self) -> int:
-        """Busy time of the busiest lane, in ns."""
+        """Busy time of the busiest stream, in ns."""
         return int(self.busy_ns.max(initial=0))
 
     @property
     def active_ns(self) -> int:
-        """Time in which at least one lane was busy, in ns."""
+        """Time in which at least one stream was busy, in ns."""
         return int(self.concurrency_ns[1:].sum())
 
     @property
     def together_ns(self) -> int:
-        """Time in which two or more lanes were busy, in ns."""
+        """Time in which two or more streams were busy, in ns."""
         return int(self.concurrency_ns[2:].sum())
 
     @property
     def common_share(self) -> FloatArray:
         """`common_ns` as a share of the shorter busy time of the two; shape (n_lanes, n_lanes), float64, from 0 to 1.
 
-        1.0 means that the lane with less work was hidden behind the other one; NaN that one of the two was never busy.
+        1.0 means that the stream with less work was hidden behind the other one; NaN that one of the two was never busy.
         """
         return ratios(self.common_ns, np.minimum(self.busy_ns[:, None], self.busy_ns[None, :]))
 
@@ -379,9 +379,9 @@ class Overlap(Answer, Together):
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each ordered pair of lanes, as a `pandas.DataFrame`.
+        """Return one row for each ordered pair of streams, as a `pandas.DataFrame`.
 
-        The columns are ``stream``, ``other``, ``common_ns`` and ``common_share``. A lane with itself has its busy time, so
+        The columns are ``stream``, ``other``, ``common_ns`` and ``common_share``. A stream with itself has its busy time, so
         ``pivot(index="stream", columns="other", values="common_ns")`` gives the whole matrix.
         """
         import pandas as pd
@@ -418,7 +418,7 @@ class Overlap(Answer, Together):
 
 
 def overlap(trace: Trace) -> Overlap:
-    """Compute how much of the lanes' work ran at the same time.
+    """Compute how much of the streams' work ran at the same time.
 
     Parameters
     ----------
@@ -476,7 +476,7 @@ def overlap(trace: Trace) -> Overlap:
 
 
 def _matrix(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the common times and the concurrency of at most `MASK_LANES` lanes."""
+    """Return the common times and the concurrency of at most `MASK_LANES` streams."""
     durations_ns = mask_durations(edges)
     lane_counts = np.zeros(1, np.int64)  # by mask: how many bits it has set
     for _ in edges:
@@ -492,7 +492,7 @@ def _matrix(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
 
 
 def _matrix_in_blocks(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the same for any number of lanes: half a mask of lanes against every other half."""
+    """Return the same for any number of streams: half a mask of streams against every other half."""
     half = MASK_LANES // 2
     blocks = [range(first, min(first + half, len(edges))) for first in range(0, len(edges), half)]
     common_ns = np.zeros((len(edges), len(edges)), np.int64)
@@ -504,14 +504,14 @@ def _matrix_in_blocks(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Arr
 
 
 def _devices_label(meta: TraceMetadata, lanes: Sequence[Lane]) -> str:
-    """Name the devices of some lanes, marked where they are simulated."""
+    """Name the devices of some streams, marked where they are simulated."""
     own = {lane.device for lane in lanes}
     devices = tuple(device for device in meta.devices if device.ordinal in own)
     return replace(meta, device=devices[0], devices=devices).device_label if devices else meta.device_label
 
 
 def _require_common_time(meta: TraceMetadata, lanes: Sequence[Lane]) -> None:
-    """Raise `OptionError` where lanes are of several simulated engines, whose times have nothing to do with each other."""
+    """Raise `OptionError` where streams are of several simulated engines, whose times have nothing to do with each other."""
     cards = sorted({lane.device for lane in lanes})
     if len(cards) > 1 and NO_COMMON_TIME in meta.missing:
         raise OptionError(
@@ -521,7 +521,7 @@ def _require_common_time(meta: TraceMetadata, lanes: Sequence[Lane]) -> None:
 
 
 MATRIX_LANES = 16
-"""Up to how many lanes the whole matrix is written; beyond it, the pairs with most time in common."""
+"""Up to how many streams the whole matrix is written; beyond it, the pairs with most time in common."""
 
 LISTED_PAIRS = 30
 """How many pairs are listed where the matrix is too large."""

@@ -96,10 +96,10 @@ class Scratch(ProcessBound):
 
     @property
     def ending(self) -> str:
-        """How it ended: ``"given back"`` or ``"lane closed"``; empty while the memory is there."""
+        """How it ended: ``"given back"`` or ``"stream closed"``; empty while the memory is there."""
         if self._lease is None:
             return "given back"
-        return "lane closed" if self._home.is_closed else ""
+        return "stream closed" if self._home.is_closed else ""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class LaneScratch:
         with self.lock:
             self._free_ended()
             return ScratchStatistics(
-                lane=self.lane.name,
+                stream=self.lane.name,
                 used_bytes=self._used_bytes,
                 peak_bytes=self._peak_bytes,
                 allocation_count=self._taken_count,

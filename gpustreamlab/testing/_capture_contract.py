@@ -170,7 +170,7 @@ def waiting_for_an_event_is_a_dependency(open_session: OpenSession) -> None:
 
 
 def work_outside_the_session_is_told_of(open_session: OpenSession) -> None:
-    """Work of a stream that no lane stands for has its own key, and the stream can be described."""
+    """Work of a stream that is none of the session has its own key, and the stream can be described."""
     with open_session() as lab, _collecting(lab) as told:
         lane, other = lab.stream("lane"), _stream(lab)
         with lab.on(lane):
@@ -324,5 +324,5 @@ def _spin(lab: Session, stream: BackendStream, duration_ns: int = SPIN_NS // 10,
 
 
 def _stream(lab: Session) -> BackendStream:
-    """Make a stream that is no lane of the session."""
+    """Make a stream that is none of the session."""
     return lab._backend.create_stream(priority=0)

@@ -299,7 +299,7 @@ def priorities_are_kept(open_session: OpenSession) -> None:
 
 
 def lent_streams_stay_their_owners(open_session: OpenSession) -> None:
-    """A stream of one session can be a lane of another with the same backend object, and outlives it."""
+    """A stream of one session can be lent to another with the same backend object, and outlives it."""
     with open_session() as owner:
         stream = owner.stream("mine")
         other = Session(owner._backend, capture="ranges")

@@ -369,7 +369,7 @@ def test_scratch_of_a_closed_lane_is_told_of_at_its_first_use_too(lab):
     lane.close()
     float(array.sum())
     row = only_row(lab)
-    assert (row.first.stream, row.first.work, row.second.stream) == ("copy", "lane closed", "no stream")
+    assert (row.first.stream, row.first.work, row.second.stream) == ("copy", "stream closed", "no stream")
     assert (row.fix, row.where) == ("lab.stream('copy').close()", "after sum (no stream selected), not before it")
 
 

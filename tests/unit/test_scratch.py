@@ -154,9 +154,9 @@ class TestTaking:
         left = lane.scratch(512)
         lane.close()
         for _ in range(2):
-            assert (left.ending, left.is_closed) == ("lane closed", True)
+            assert (left.ending, left.is_closed) == ("stream closed", True)
             left.close()
-        assert repr(left) == "<Scratch of 'decode', 512 bytes, lane closed>"
+        assert repr(left) == "<Scratch of 'decode', 512 bytes, stream closed>"
         with pytest.raises(StreamClosedError, match="lane 'decode' was closed"):
             other.hold(left)
 
@@ -247,13 +247,13 @@ class TestStatistics:
             pass
         with lane.scratch(1000):
             found = lab.memory.statistics["decode"]
-        assert found == ScratchStatistics(lane="decode", used_bytes=1000, peak_bytes=6000, allocation_count=3)
+        assert found == ScratchStatistics(stream="decode", used_bytes=1000, peak_bytes=6000, allocation_count=3)
 
     def test_all_lanes_are_a_table(self, lab, lane):
         lab.stream("prefill")
         with lane.scratch(4096):
             table = lab.memory.statistics
-        assert [item.lane for item in table] == ["decode", "prefill"]
+        assert [item.stream for item in table] == ["decode", "prefill"]
         assert (len(table), table["decode"].used_bytes, table.used_bytes) == (2, 4096, 4096)
         assert repr(table) == "<ScratchTable: 2 streams, 4,096 B in use>"
         assert "decode" in str(table)
@@ -329,7 +329,7 @@ class TestClosing:
         with pytest.raises(StreamClosedError):
             lane.scratch(4096)
         assert lab.memory.statistics["decode"] == ScratchStatistics(
-            lane="decode", used_bytes=0, peak_bytes=MIB + 4096, allocation_count=2
+            stream="decode", used_bytes=0, peak_bytes=MIB + 4096, allocation_count=2
         )
 
     def test_it_is_freed_on_its_stream_and_a_new_lane_of_the_name_begins_anew(self, lab, lane, backend):
