@@ -40,6 +40,9 @@ from gpustreamlab.analysis._expect import (
 from gpustreamlab.analysis._explain import LISTED_FINDINGS, Explanation, Finding, explain
 from gpustreamlab.analysis._explain_text import finding_texts
 from gpustreamlab.analysis._hazard_search import (
+    ACCESSES_KEPT,
+    FREED_KEPT,
+    ROWS_KEPT,
     FoundHazard,
     HazardSearch,
     LaneClock,
@@ -82,10 +85,20 @@ from gpustreamlab.analysis._plan import (
     require_mapping,
     unenforced_layout,
 )
-from gpustreamlab.analysis._regions import Region, region_of
+from gpustreamlab.analysis._regions import Region, covers, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
 from gpustreamlab.analysis._report import dropped_text, empty_hint, html_of_table, missing_facts, pending_text
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS, ArrivedSpans, Layer, LiveRows, OpenSpans, RowTable, span_rows
+from gpustreamlab.analysis._rows import (
+    KEPT_INTERVALS,
+    LEVEL_TOLERANCE_NS,
+    MAX_LANE_ROWS,
+    ArrivedSpans,
+    Layer,
+    LiveRows,
+    OpenSpans,
+    RowTable,
+    span_rows,
+)
 from gpustreamlab.analysis._scale import (
     Merged,
     bin_width_ns,

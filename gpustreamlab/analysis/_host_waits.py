@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import interval_sum_ns, is_work, lane_processes, require_trace, union_edges
-from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
 from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
@@ -112,10 +113,9 @@ class HostWaits(Answer):
         return wait_line(self)
 
     def _tables(self) -> list[ReportTable]:
-        rows, groups = [["call", "thread", "calls", "total", "share", "longest", "waited for"]], self.groups
-        rows += [_row(self, group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 7)
+        head = ["call", "thread", "calls", "total", "share", "longest", "waited for"]
         caption = "Calls that blocked the host, and what the longest of them waited for"
-        return [ReportTable(caption=caption, rows=rows, names=(0, 1, 6))]
+        return [listed(caption, head, self.groups, partial(_row, self), names=(0, 1, 6))]
 
     def _notes(self) -> list[str]:
         note = "What a call waited for is most probably the last work launched before it that ended while it ran."
@@ -278,8 +278,6 @@ def _last_launched(trace: Trace, row: Int64Array, until_ns: Int64Array) -> Int64
     return found
 
 
-LISTED_GROUPS = 20
-"""How many groups the table lists."""
 _NAME_WIDTH = 32
 
 

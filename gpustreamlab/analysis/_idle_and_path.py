@@ -12,7 +12,7 @@ from gpustreamlab.analysis._busy import counted_rows, require_one_rank, require_
 from gpustreamlab.analysis._causes import CODES, event_waits, find_causes, last_awaited, thread_lanes
 from gpustreamlab.analysis._host_waits import calls_by, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls, launch_latency_ns, ordered_by_lane
-from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import FunctionCount, count_functions, functions_text
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
@@ -202,8 +202,6 @@ def idle(trace: Trace) -> Idle:
 
 # The critical path
 
-LISTED_PARTS = 12
-"""How many parts of the path the table lists."""
 STEPS = tuple(PathStep)
 _ROOM = (Cause.COPY_ENGINE, Cause.GRID_FILLS_DEVICE, Cause.PARTITION_SMALL, Cause.SM_RESOURCES, Cause.SAME_SM_PRIORITY)
 _ORDER = (Cause.LEGACY_STREAM, Cause.QUEUE_ALIAS, Cause.GRAPH_ORDER)
@@ -298,13 +296,12 @@ class CriticalPath(Answer):
         return f"{format_ns(self.duration_ns)} from the first start to the last end: {', '.join(shares)}"
 
     def _tables(self) -> list[ReportTable]:
-        parts = self.parts
-        rows = [["step", "what", "where", "on the path", "share", "steps"]]
-        for part in parts[:LISTED_PARTS]:
+        def cells(part: PathPart) -> list[str]:
             figures = [format_ns(part.total_ns), format_share(part.total_ns / max(self.duration_ns, 1)), f"{part.step_count:,}"]
-            rows.append([part.step.value, display_name(part.name, 40), display_name(part.stream, 32), *figures])
-        rows += more_row(len(parts) - LISTED_PARTS, 6)
-        return [ReportTable(caption="What the run's length is made of", rows=rows, names=(1, 2))]
+            return [part.step.value, display_name(part.name, 40), display_name(part.stream, 32), *figures]
+
+        head = ["step", "what", "where", "on the path", "share", "steps"]
+        return [listed("What the run's length is made of", head, self.parts, cells, most=12, names=(1, 2))]
 
     def _notes(self) -> list[str]:
         if not len(self):

@@ -126,10 +126,7 @@ class Together(ABC):
 
     @property
     def mean_concurrency(self) -> float:
-        """Mean number of streams busy while any is: `sum_ns` / `active_ns`; NaN if none ever was.
-
-        It is no speed-up: work that was slowed by other work was busy for longer.
-        """
+        """Mean number of streams busy while any is: `sum_ns` / `active_ns`; NaN if none ever was. It is no speed-up."""
         return self.sum_ns / self.active_ns if self.active_ns else math.nan
 
     @property
@@ -418,17 +415,12 @@ class Overlap(Answer, Together):
 
 
 def overlap(trace: Trace) -> Overlap:
-    """Compute how much of the streams' work ran at the same time.
+    """Compute how much of the streams' work ran at the same time, exact to the nanosecond of the trace's own times.
 
     Parameters
     ----------
     trace
         The spans. Their order does not matter.
-
-    Returns
-    -------
-    Overlap
-        Exact to the nanosecond of the trace's own times.
 
     Raises
     ------

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array
 if TYPE_CHECKING:
     import pandas as pd
 
+_Thing = TypeVar("_Thing")
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
 _HEAD = f"{_CELL};font-weight:600"
 _WRAPPED = "white-space:normal;text-align:left;vertical-align:top"
@@ -183,6 +184,21 @@ class Answer(Reported):
 def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()") -> list[list[str]]:
     """Return the last row of a table that leaves out some, as a list of it; an empty one where none is left out."""
     return [[f"… {count:,} {hint}", *[""] * (column_count - 1)]] if count > 0 else []
+
+
+def listed(
+    caption: str,
+    head: list[str],
+    things: Sequence[_Thing],
+    cells: Callable[[_Thing], list[str]],
+    *,
+    most: int = 20,
+    hint: str = "more: see .to_pandas()",
+    **options: Any,
+) -> ReportTable:
+    """Return a table with a row for each thing, of many for the first ones, and the rest counted."""
+    rows = [head, *map(cells, things[:most]), *more_row(len(things) - most, len(head), hint)]
+    return ReportTable(caption=caption, rows=rows, **options)
 
 
 def add_up(columns: Sequence[Int64Array], duration_ns: Int64Array) -> list[tuple[list[int], int, int]]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpustreamlab.analysis._busy import KIND_WORDS, RANGE_CODE, is_work, join_words, require_trace
-from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, display_name
@@ -114,9 +114,8 @@ class Strays(Answer):
         return stray_line(self)
 
     def _tables(self) -> list[ReportTable]:
-        rows, groups = [["name", "ran on", "selected", "partition", "spans", "time"]], self.groups
-        rows += [_row(group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 6)
-        return [ReportTable(caption="Work that left the selected stream", rows=rows, names=(0, 1, 2, 3))]
+        head = ["name", "ran on", "selected", "partition", "spans", "time"]
+        return [listed("Work that left the selected stream", head, self.groups, _row, names=(0, 1, 2, 3))]
 
     def _notes(self) -> tuple[str, ...]:
         return self.advice
@@ -187,8 +186,6 @@ def _partition_places(partitions: tuple[Partition, ...]) -> Int64Array:
     return np.array([*(names.index(part.name) for part in partitions), len(names)], np.int64)
 
 
-LISTED_GROUPS = 20
-"""How many groups the table lists."""
 LISTED_STREAMS = 3
 """For how many streams that work strayed to it is said what to do."""
 _NAME_WIDTH = 32

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab._util.words import text_width
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import NotSimulatedError, OptionError
 from gpustreamlab.typing import HazardKind, HazardMode
@@ -303,7 +302,8 @@ def test_a_mode_that_is_none_is_refused_and_leaves_nothing_behind(tmp_path):
     Session("sim", spool=path, hazards="report").close()
 
 
-def test_text_has_the_line_to_type_first_and_stays_narrow(lab):
+def test_text_has_the_line_to_type_first_and_stays_narrow(lab, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     names = "copy-" + "x" * 50, "compute-" + "y" * 50
     for name in names:
         lab.stream(name)
@@ -315,7 +315,7 @@ def test_text_has_the_line_to_type_first_and_stays_narrow(lab):
     assert lines[2:4] == ["read-after-write: put this line before 'double' (multiply)", f"    {COMPUTE_WAITS}"]
     assert lines[4].startswith("    x #1, 1 time: first copy: 'upload' (ones); then, unordered, compute:")
     rows = lines[2 : lines.index("", 2)]
-    assert all(len(line) <= text_width() for line in rows if "lab.stream" not in line)
+    assert all(len(line) <= 100 for line in rows if "lab.stream" not in line)
     assert f"    lab.stream('{names[1]}').wait(lab.stream('{names[0]}'))" in rows
 
 

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab import Trace
-from gpustreamlab.analysis import MAX_LANE_ROWS, ArrivedSpans, LiveRows, OpenSpans, span_rows
-from gpustreamlab.analysis._rows import KEPT_INTERVALS, LEVEL_TOLERANCE_NS
+from gpustreamlab.analysis import (
+    KEPT_INTERVALS,
+    LEVEL_TOLERANCE_NS,
+    MAX_LANE_ROWS,
+    ArrivedSpans,
+    LiveRows,
+    OpenSpans,
+    span_rows,
+)
 from gpustreamlab.model import SPAN_KINDS, Device, Lane, Partition, TraceMetadata
 from gpustreamlab.typing import SpanKind
 
