@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -113,38 +112,32 @@ def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray, card_sms: 
     yield card_sm_ns // card_sms, SMS_SHARED
 
 
-class Together(ABC):
-    """What follows from the busy time of all streams together."""
+class Together:
+    """What follows from the busy time of all streams together: `sum_ns`, `active_ns`, `together_ns`, `busiest_ns`, `shared`."""
 
     __slots__ = ()
 
-    sum_ns: Any
-    active_ns: Any
-    together_ns: Any
-    busiest_ns: Any
-    shared: Any
-
     @property
-    def mean_concurrency(self) -> float:
+    def mean_concurrency(self: Any) -> float:
         """Mean number of streams busy while any is: `sum_ns` / `active_ns`; NaN if none ever was. It is no speed-up."""
-        return self.sum_ns / self.active_ns if self.active_ns else math.nan
+        return float(self.sum_ns / self.active_ns) if self.active_ns else math.nan
 
     @property
-    def ideal_ns(self) -> int:
+    def ideal_ns(self: Any) -> int:
         """Least time that this work takes at full speed, in ns: the busiest stream's, or that of what several streams share."""
-        return max(self.busiest_ns, self.shared.busy_ns)
+        return int(max(self.busiest_ns, self.shared.busy_ns))
 
     @property
-    def max_concurrency(self) -> float:
+    def max_concurrency(self: Any) -> float:
         """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no stream was ever busy."""
-        return self.sum_ns / self.ideal_ns if self.ideal_ns else math.nan
+        return float(self.sum_ns / self.ideal_ns) if self.ideal_ns else math.nan
 
     @property
-    def together_share(self) -> float:
+    def together_share(self: Any) -> float:
         """`together_ns` as a share of `active_ns`: pauses between cells do not count; NaN where nothing ran."""
-        return self.together_ns / self.active_ns if self.active_ns else math.nan
+        return float(self.together_ns / self.active_ns) if self.active_ns else math.nan
 
-    def mean_text(self, counted: Collection[SpanKind]) -> str:
+    def mean_text(self: Any, counted: Collection[SpanKind]) -> str:
         """Write `mean_concurrency` with its bound, and what it is bounded by where that is not the busiest stream."""
         # Where ranges count it is itself a bound, as they contain waiting, and has no other. The bound holds for work at full
         # speed: a mean above it says that work which shares something slowed each other.

@@ -222,7 +222,7 @@ def test_a_loop_of_many_calls_keeps_no_more_than_it_needs(lab):
 
 
 def test_lanes_that_come_and_go_are_forgotten(lab):
-    kept, clocks, backend = lab.stream("copy"), lab._accesses._clocks, lab._backend
+    kept, clocks = lab.stream("copy"), lab._accesses._clocks
     for number in range(50):
         lane = lab.stream(f"lane-{number}")
         with lab.on(lane, "work"):
@@ -233,15 +233,6 @@ def test_lanes_that_come_and_go_are_forgotten(lab):
         lane.close()
     assert len(clocks.lanes) <= 2
     assert all(len(lane.knows) <= 2 for lane in clocks.lanes.values())
-    for number in range(100):  # one that ends before its work was waited for is forgotten once it was
-        stream = backend.create_stream()
-        token = backend.select(stream)
-        lab.xp.ones(8)
-        backend.restore(token)
-        stream.close()
-        if number % 10 == 9:
-            lab.synchronize()
-    assert len(clocks.lanes) + len(clocks._closed) + len(clocks.host) <= 50
 
 
 def test_a_lane_that_has_gone_is_not_taken_for_the_one_that_has_its_handle_now(lab):

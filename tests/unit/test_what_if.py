@@ -60,14 +60,6 @@ def test_predictions_are_near_what_runs(program, swept):
     assert all(abs(error) <= one.error for error, one in zip(errors, found[1:], strict=True))
 
 
-@pytest.mark.parametrize("program", [program for program in PROGRAMS if all(step[0] != "c" for step in PROGRAMS[program])])
-def test_predictions_between_the_sizes_of_sweeps(program, swept):
-    """On 20 SMs a last wave that is not full costs more than the models know."""
-    layout = {"a": 112, "b": "rest"}
-    found = record(program, TWO[0]).what_if(layout, sweep=sweeps_of(program, swept))
-    assert found.makespan_ns == pytest.approx(makespan(record(program, layout)), rel=0.12)
-
-
 @pytest.mark.parametrize("program", ["products beside adds", "three tasks"])
 def test_predictions_hold_where_times_vary(program):
     bench = Bench(spread=0.02)
@@ -80,12 +72,6 @@ def test_predictions_hold_where_times_vary(program):
         assert found.makespan_ns == pytest.approx(makespan(record(program, layout, 0.02)), rel=0.15)
 
 
-def test_from_the_whole_card_too(swept):
-    trace = record("adds beside adds", None)
-    found = trace.what_if({"a": 32, "b": "rest"}, sweep=sweeps_of("adds beside adds", swept))
-    assert found.makespan_ns == pytest.approx(makespan(record("adds beside adds", {"a": 32, "b": "rest"})), rel=0.05)
-
-
 def test_bandwidth_is_shared(swept):
     """Two streams of adds take as long on any split: the memory is what they wait for."""
     trace = record("adds beside adds", TWO[0])
@@ -93,11 +79,6 @@ def test_bandwidth_is_shared(swept):
     alone_ns = 8 * swept["add"].predict(96)
     assert found.makespan_ns > 1.8 * alone_ns
     assert not any("nothing from memory" in note for note in found.notes)
-
-
-def test_what_a_kernel_draws_is_said_to_be_unknown_where_it_is(swept):
-    found = record("spins beside adds", TWO[0]).what_if(TWO[1], sweep=sweeps_of("spins beside adds", swept))
-    assert [note for note in found.notes if "no floor of it: 'fill'." in note]
 
 
 # What is kept
@@ -125,14 +106,6 @@ def test_nothing_begins_before_its_launch_and_streams_stay_in_order(swept):
         own = rows[made.lane[rows] == lane]
         assert (np.diff(made.queued_ns[own]) > 0).all()
         assert (made.start_ns[own][1:] >= made.end_ns[own][:-1]).all()
-
-
-def test_copies_take_as_long_as_they_did(swept):
-    program = "copies feed products"
-    trace = record(program, THREE[0])
-    made = trace.what_if(THREE[2], sweep=sweeps_of(program, swept)).trace
-    copies = [sorted(one.where(kind="copy").duration_ns.tolist()) for one in (trace, made)]
-    assert copies[0] == copies[1] != []
 
 
 def uploads(lab, work, more):

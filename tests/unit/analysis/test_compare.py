@@ -58,15 +58,6 @@ def test_lanes_of_another_order_are_matched_by_name():
     assert math.isnan(lanes.b.median_ns[2])
 
 
-def test_a_lane_without_spans_is_there():
-    lanes = compare_traces(pipeline_trace(), pipeline_trace()).lanes
-    assert lanes.only_a == lanes.only_b == ()
-    trace = make_trace([("a", "x", 0, 10), ("b", "x", 0, 10, {"kind": "wait"})])
-    lanes = compare_traces(trace, trace).lanes
-    assert lanes.a.is_there.tolist() == [True, True]
-    assert lanes.a.span_count.tolist() == [1, 0]
-
-
 def test_empty_traces_compare():
     result = compare_traces(empty_trace(), empty_trace())
     assert (len(result.lanes), len(result.names), result.a.wall_ns, result.notes) == (0, 0, 0, ())
@@ -121,13 +112,6 @@ def test_tables_tell_what_was_not_captured():
     frame = result.to_pandas()
     assert frame.loc[frame["group"] == "work", "captured_b"].tolist() == [False, False]
     assert frame["group"].isna().sum() == 4 + 2
-
-
-def test_two_runs_by_kernels_are_compared_by_kernels():
-    result = compare_traces(same_run("kernels"), same_run("kernels"))
-    assert set(result.names.groups) == {"work"}
-    assert result.notes == ()
-    assert [table.caption for table in comparison_tables(result, limit=10)][1].startswith("Names")
 
 
 def test_a_run_with_some_kernels_is_unlike_one_without():
