@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_090, 9),
     "adapters": (1_010, 4),
-    "analysis": (9_550, 29),
+    "analysis": (9_200, 26),
     "backends": (1_260, 5),
     "backends/cuda": (4_140, 14),
     "backends/cuda/cupti": (3_250, 11),
@@ -26,7 +26,7 @@ CEILINGS = {
     "record": (5_050, 15),
     "sinks": (1_400, 6),
     "streams": (2_010, 6),
-    "testing": (1_400, 5),
+    "testing": (1_330, 5),
     "tuning": (2_520, 7),
 }
 """Most lines and modules of each folder, set 3% above what there were on 2026-11-28; lower them where something leaves."""
