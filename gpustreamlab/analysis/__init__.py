@@ -15,7 +15,6 @@ from gpustreamlab.analysis._busy import (
     interval_sum_ns,
     is_work,
     sm_kinds,
-    stream_count,
     stream_extent,
     union_edges,
     used_stream_count,
@@ -93,7 +92,6 @@ from gpustreamlab.analysis._rows import (
     LEVEL_TOLERANCE_NS,
     MAX_LANE_ROWS,
     ArrivedSpans,
-    Layer,
     LiveRows,
     OpenSpans,
     RowTable,
@@ -129,7 +127,6 @@ from gpustreamlab.analysis._summary import (
 from gpustreamlab.analysis._totals import Totals, TotalsBy, totals
 from gpustreamlab.analysis._utilization import (
     PartitionSize,
-    SMSteps,
     Utilization,
     blocks_that_fit,
     change_text,

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,7 +182,7 @@ class AccessWatch:
                 let_go_count=sum(one.let_go_count for one in searches),
                 mode=self.mode,
                 unwatched=tuple(self._unwatched()),
-                trace=_no_spans(self._backend.name, [one._backend.device for one in watches]),
+                trace=_no_spans(self._backend.name, tuple(one._backend.device for one in watches)),
             )
 
     def notes(self, trace: Trace, *, of_node: bool = False) -> tuple[Note, ...]:
@@ -528,9 +528,10 @@ def _open_range(trace: Trace, name: str, lane: str | None, time_ns: int) -> int 
     return int(rows[trace.queued_ns[rows].argmax()]) if len(rows) else None
 
 
-def _no_spans(backend: str, devices: Sequence[Device]) -> Trace:
+@lru_cache(maxsize=8)
+def _no_spans(backend: str, devices: tuple[Device, ...]) -> Trace:
     """Return a trace of some devices in which nothing ran."""
-    metadata = TraceMetadata(backend=backend, device=devices[0], devices=tuple(devices) if len(devices) > 1 else ())
+    metadata = TraceMetadata(backend=backend, device=devices[0], devices=devices if len(devices) > 1 else ())
     return replace(Trace.from_columns(start_ns=[], end_ns=[], stream=[]), metadata=metadata)
 
 
