@@ -16,7 +16,6 @@ from hypothesis.extra import numpy as hnp
 import gpustreamlab as gsl
 from gpustreamlab import Session, Trace
 from gpustreamlab.analysis import (
-    _busy,
     capture_facts,
     compare_traces,
     comparison_line,
@@ -102,10 +101,10 @@ def assert_matches(result, busy):
     assert np.array_equal(result.busy_ns, np.diagonal(result.common_ns))
 
 
-@given(traces() | traces(max_lanes=40), st.integers(2, 6) | st.just(_busy.WINDOW_EDGES))
+@given(traces() | traces(max_lanes=40), st.integers(2, 6) | st.just(1 << 17))
 def test_overlap_is_what_counting_every_nanosecond_gives_whatever_the_windows_of_the_sweep(trace, window_edges):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_busy, "WINDOW_EDGES", window_edges)
+        patch.setattr("gpustreamlab.analysis._busy.WINDOW_EDGES", window_edges)
         result, busy = overlap(trace), busy_at(trace)
     assert_matches(result, busy)
     assert result.wall_ns == result.concurrency_ns.sum() == busy.shape[1]
