@@ -132,8 +132,8 @@ class ComparedItems:
         """Return some of the rows, in an order of their own."""
         return ComparedItems(
             items=tuple(self.items[row] for row in rows.tolist()),
-            a=ComparedFigures(*(column[rows] for column in self.a)),
-            b=ComparedFigures(*(column[rows] for column in self.b)),
+            a=ComparedFigures._make(column[rows] for column in self.a),
+            b=ComparedFigures._make(column[rows] for column in self.b),
             groups=tuple(self.groups[row] for row in rows.tolist()) if self.groups else (),
         )
 
