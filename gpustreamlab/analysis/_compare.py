@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -71,7 +71,8 @@ def _counted(codes: np.ndarray, labels: Sequence[str]) -> Counter[str]:
     return counts
 
 
-class ComparedFigures(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedFigures:
     """What the things of a table took in one trace, as columns; shape (n_items,) each.
 
     The busy time of a stream is that in which at least one of its counted spans ran, that of a name what these add up to.
@@ -82,6 +83,10 @@ class ComparedFigures(NamedTuple):
     median_ns: FloatArray  # Median duration of the counted spans; NaN where there are none
     is_there: BoolArray  # Whether the trace has it at all
     is_captured: BoolArray  # Whether it would, had it been there: False for kernels where only ranges were captured
+
+
+def _take(side: ComparedFigures, rows: Int64Array) -> ComparedFigures:
+    return ComparedFigures(*(getattr(side, column.name)[rows] for column in fields(side)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,8 +137,8 @@ class ComparedItems:
         """Return some of the rows, in an order of their own."""
         return ComparedItems(
             items=tuple(self.items[row] for row in rows.tolist()),
-            a=ComparedFigures._make(column[rows] for column in self.a),
-            b=ComparedFigures._make(column[rows] for column in self.b),
+            a=_take(self.a, rows),
+            b=_take(self.b, rows),
             groups=tuple(self.groups[row] for row in rows.tolist()) if self.groups else (),
         )
 

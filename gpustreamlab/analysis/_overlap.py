@@ -137,19 +137,6 @@ class Together:
         """`together_ns` as a share of `active_ns`: pauses between cells do not count; NaN where nothing ran."""
         return float(self.together_ns / self.active_ns) if self.active_ns else math.nan
 
-    def mean_text(self: Any, counted: Collection[SpanKind]) -> str:
-        """Write `mean_concurrency` with its bound, and what it is bounded by where that is not the busiest stream."""
-        # Where ranges count it is itself a bound, as they contain waiting, and has no other. The bound holds for work at full
-        # speed: a mean above it says that work which shares something slowed each other.
-        mean, most = self.mean_concurrency, self.max_concurrency
-        reason = self.shared.reason if self.shared.busy_ns > self.busiest_ns else ""
-        if SpanKind.RANGE in counted:
-            return f"up to {three_digits(mean)}"
-        # As written: a hair above the bound is the bound.
-        if reason and float(f"{mean:.2f}") > float(f"{most:.2f}"):
-            return f"{three_digits(mean)}; at full speed at most {three_digits(most)}: {reason}, so they slowed each other"
-        return f"{three_digits(mean)} of at most {three_digits(most)}{f' at full speed: {reason}' if reason else ''}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency(Together):
@@ -171,6 +158,20 @@ class Concurrency(Together):
     """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
     shared: Shared = NOTHING_SHARED
     """What the streams share, as far as it is known."""
+
+
+def mean_text(result: Any, counted: Collection[SpanKind]) -> str:
+    """Write a mean concurrency with its bound, and what it is bounded by where that is not the busiest stream."""
+    # Where ranges count it is itself a bound, as they contain waiting, and has no other. The bound holds for work at full
+    # speed: a mean above it says that work which shares something slowed each other.
+    mean, most = result.mean_concurrency, result.max_concurrency
+    reason = result.shared.reason if result.shared.busy_ns > result.busiest_ns else ""
+    if SpanKind.RANGE in counted:
+        return f"up to {three_digits(mean)}"
+    # As written: a hair above the bound is the bound.
+    if reason and float(f"{mean:.2f}") > float(f"{most:.2f}"):
+        return f"{three_digits(mean)}; at full speed at most {three_digits(most)}: {reason}, so they slowed each other"
+    return f"{three_digits(mean)} of at most {three_digits(most)}{f' at full speed: {reason}' if reason else ''}"
 
 
 def concurrency(
@@ -225,7 +226,7 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
         # Of many streams a high share says little: 2 of 100 may have been all.
         counts = f"2 to {result.peak_lanes:,}" if result.peak_lanes > 2 else "2"
         together = f"{counts} streams at once {format_share(result.together_share)} of the time any worked"
-    bound = f"{together}{_MEAN}{result.mean_text(counted)}"
+    bound = f"{together}{_MEAN}{mean_text(result, counted)}"
     if not has_ranges:
         return bound
     if not 0 < result.range_only_ns < result.sum_ns:
@@ -391,7 +392,7 @@ class Overlap(Answer, Together):
         lanes = f"{count_text(len(self.lanes), 'stream')} on {display_name(self.metadata.device_label)}"
         if not self.sum_ns:
             return f"{lanes}, no time recorded"
-        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {self.mean_text(self.counted)}"
+        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {mean_text(self, self.counted)}"
         return f"{lanes}, wall {format_ns(self.wall_ns)}, {total}"
 
     def _tables(self) -> list[ReportTable]:
