@@ -21,9 +21,9 @@ from gpustreamlab.analysis import (
     check_layout,
     concurrency,
     expect_faster,
-    expect_no_hazards,
     expect_no_host_waits,
     expect_no_strays,
+    expect_none,
     expect_overlap,
 )
 from gpustreamlab.backends import Backend
@@ -370,7 +370,7 @@ class Expect(Group):
 
     def no_hazards(self) -> Expectation:
         """Expect no data to cross streams without an order; the session must watch its arrays, see `Memory.hazards`."""
-        return self._of(lambda _: expect_no_hazards(self._session.memory.hazards()))
+        return self._of(lambda _: expect_none(self._session.memory.hazards()))
 
     def no_host_waits(self, *, during: str | None = None) -> Expectation:
         """Expect the host not to wait for the device, anywhere or in ranges of a name."""
@@ -414,6 +414,6 @@ class Expectation:
             warnings.warn("An expectation was never checked: use it in a with statement, or call .check().", stacklevel=2)
 
     def _require(self, trace: Trace) -> None:
-        failure = self._check(trace)
-        if failure:
-            raise ExpectationError(failure)
+        missed = self._check(trace)
+        if missed:
+            raise ExpectationError(missed.text)

@@ -226,7 +226,7 @@ class Comparison:
         """Every figure, as arrays: by lane, by name, and in total."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for the totals, each lane and each name; see `TraceComparison.to_pandas`."""
+        """Return one row for the totals, each stream and each name; see `TraceComparison.to_pandas`."""
         return self.result.to_pandas()
 
     def save(self, path: str | PathLike[str]) -> Path:

@@ -15,7 +15,6 @@ from gpustreamlab.analysis._busy import (
     interval_sum_ns,
     is_work,
     sm_kinds,
-    stream_count,
     stream_extent,
     union_edges,
     used_stream_count,
@@ -27,26 +26,22 @@ from gpustreamlab.analysis._compare import (
     comparison_tables,
     wall_line,
 )
-from gpustreamlab.analysis._concurrency import (
-    Concurrency,
-    blocks_that_fit,
-    concurrency,
-    finding_text,
-    over_wall,
-    plain_finding,
-)
-from gpustreamlab.analysis._critical_path import CriticalPath, PathPart, critical_path
 from gpustreamlab.analysis._expect import (
+    NOTHING_TIMED,
     Check,
+    Missed,
     expect_faster,
-    expect_no_hazards,
     expect_no_host_waits,
     expect_no_strays,
+    expect_none,
     expect_overlap,
 )
 from gpustreamlab.analysis._explain import LISTED_FINDINGS, Explanation, Finding, explain
 from gpustreamlab.analysis._explain_text import finding_texts
 from gpustreamlab.analysis._hazard_search import (
+    ACCESSES_KEPT,
+    FREED_KEPT,
+    ROWS_KEPT,
     FoundHazard,
     HazardSearch,
     LaneClock,
@@ -56,11 +51,27 @@ from gpustreamlab.analysis._hazard_search import (
     Side,
     Touch,
 )
-from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
+from gpustreamlab.analysis._hazards import NO_STREAM, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, host_waits
-from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
-from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
-from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap
+from gpustreamlab.analysis._idle_and_path import (
+    IDLE_TEXTS,
+    CriticalPath,
+    Idle,
+    PathPart,
+    QueueLength,
+    critical_path,
+    idle,
+)
+from gpustreamlab.analysis._overlap import (
+    Concurrency,
+    Overlap,
+    OverlapPair,
+    concurrency,
+    finding_text,
+    over_wall,
+    overlap,
+    plain_finding,
+)
 from gpustreamlab.analysis._plan import (
     REST,
     PartitionOptions,
@@ -73,10 +84,19 @@ from gpustreamlab.analysis._plan import (
     require_mapping,
     unenforced_layout,
 )
-from gpustreamlab.analysis._regions import Layer, Region, region_of
+from gpustreamlab.analysis._regions import Region, covers, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
-from gpustreamlab.analysis._report import html_of_table
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
+from gpustreamlab.analysis._report import dropped_text, empty_hint, html_of_table, missing_facts, pending_text
+from gpustreamlab.analysis._rows import (
+    KEPT_INTERVALS,
+    LEVEL_TOLERANCE_NS,
+    MAX_LANE_ROWS,
+    ArrivedSpans,
+    LiveRows,
+    OpenSpans,
+    RowTable,
+    span_rows,
+)
 from gpustreamlab.analysis._scale import (
     Merged,
     bin_width_ns,
@@ -96,14 +116,10 @@ from gpustreamlab.analysis._summary import (
     capture_facts,
     captured_by,
     counts_text,
-    dropped_text,
-    empty_hint,
     grid_advice,
     headline,
     lanes_text,
-    missing_facts,
     partition_warnings,
-    pending_text,
     source_facts,
     summary_text,
     trace_facts,
@@ -111,8 +127,8 @@ from gpustreamlab.analysis._summary import (
 from gpustreamlab.analysis._totals import Totals, TotalsBy, totals
 from gpustreamlab.analysis._utilization import (
     PartitionSize,
-    SMSteps,
     Utilization,
+    blocks_that_fit,
     change_text,
     layout_size,
     layout_spells,

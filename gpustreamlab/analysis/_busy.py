@@ -46,8 +46,7 @@ _Window = tuple[int, int]
 class Basis(NamedTuple):
     """What the figures of a trace are of."""
 
-    counted: tuple[SpanKind, ...]
-    """Kinds of spans that count as busy time, see `counted_kinds`."""
+    counted: tuple[SpanKind, ...]  # Kinds of spans that count as busy time, see `counted_kinds`
     tier: CaptureTier
     """Ranges where nothing but ranges counts, also where kernels were captured at other times; else as the metadata say."""
 
@@ -243,11 +242,8 @@ def require_one_rank(trace: Trace, rows: BoolArray, function: str) -> None:
 
 
 def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[Int64Array]:
-    """Return when each lane became busy and idle with spans of kinds that count: start, end, start, end, strictly increasing.
-
-    Nested, repeated and touching spans count once; spans of no length do not count. One array a lane, threads of the host
-    among them; shape (2 * n_intervals,), int64, in ns.
-    """
+    """Return when each lane became busy and idle with spans of kinds that count: start, end, start, end, increasing."""
+    # Nested, repeated and touching spans count once; spans of no length do not count. One array a lane, threads too.
     return edges_of(trace, counted_rows(trace, kinds))
 
 
@@ -322,10 +318,8 @@ def map_threaded(work: Callable[[_Item], _Result], items: Sequence[_Item], *, ro
 
 
 def mask_durations(edges: Sequence[Int64Array]) -> Int64Array:
-    """Return how long exactly each set of at most `MASK_LANES` lanes was busy, in ns; shape (2 ** n_lanes,), int64.
-
-    Bit i of the index says that lane i was busy; index 0 is the time in which all were idle.
-    """
+    """Return how long exactly each set of at most `MASK_LANES` lanes was busy, in ns; shape (2 ** n_lanes,), int64."""
+    # Bit i of the index says that lane i was busy; index 0 is the time in which all were idle.
     bits = np.left_shift(1, np.arange(MASK_LANES, dtype=np.int64))
 
     def durations(window: _Window) -> Int64Array:

@@ -11,11 +11,10 @@ from itertools import chain
 import numpy as np
 
 from gpustreamlab.analysis._busy import lane_devices, map_threaded, per_row, union_edges
-from gpustreamlab.analysis._concurrency import block_needs, blocks_that_fit
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, last_of_others, work_before
 from gpustreamlab.analysis._strays import strays
-from gpustreamlab.analysis._utilization import size_of
+from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
 

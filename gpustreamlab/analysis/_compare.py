@@ -1,12 +1,12 @@
-"""Two traces beside each other: what each lane and each name took in both."""
+"""Two traces beside each other: what each stream and each name took in both."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,10 +23,9 @@ from gpustreamlab.analysis._busy import (
     join_words,
     require_trace,
 )
-from gpustreamlab.analysis._concurrency import Concurrency, concurrency
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
+from gpustreamlab.analysis._overlap import Concurrency, concurrency
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, device_text, missing_facts, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios, three_digits
-from gpustreamlab.analysis._summary import device_text, missing_facts
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
 
@@ -40,36 +39,25 @@ NAME_CHARACTERS = 40
 _COPY_CODE = SPAN_KINDS.index(SpanKind.COPY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class _Work(NamedTuple):
     """How much work a trace holds."""
 
-    counts: Counter[str]
-    """Spans of each name; names that differ by a number only are one."""
-    kinds: tuple[SpanKind, ...]
-    """Of which kinds they are."""
-    copied_bytes: int | None = None
-    """How much was copied, in bytes; None where that is not known."""
+    counts: Counter[str]  # Spans of each name; names that differ by a number only are one
+    kinds: tuple[SpanKind, ...]  # Of which kinds they are
+    copied_bytes: int | None = None  # None where that is not known
 
 
-def work_difference(a: Work, b: Work) -> str:
-    """Say in one sentence what makes the work of two traces another; empty where it is the same.
-
-    Examples
-    --------
-    >>> four, two = (Work(counts=Counter(gemm=count), kinds=(SpanKind.KERNEL,)) for count in (4, 2))
-    >>> work_difference(four, two), work_difference(four, four)
-    ('Not the same work: 4 kernels against 2', '')
-    """
+def _work_difference(a: _Work, b: _Work) -> str:
+    """Say in one sentence what makes the work of two traces another; empty where it is the same."""
     of_a, of_b = a.counts.total(), b.counts.total()
-    kinds = [kind for kind in SPAN_KINDS if kind in {*a.kinds, *b.kinds}]
+    words = [KIND_WORDS[kind][of_a != 1] for kind in SPAN_KINDS if kind in {*a.kinds, *b.kinds}]
+    told = f"Not the same work: {of_a:,} {join_words(words, 'or' if of_a == 1 else 'and')}" if words else ""
     if of_a != of_b:
-        return f"Not the same work: {_counted_text(of_a, kinds)} against {of_b:,}"
+        return f"{told} against {of_b:,}"
     if a.counts != b.counts:
         name = max(a.counts | b.counts, key=lambda name: abs(a.counts[name] - b.counts[name]))
         in_a, in_b = (count_text(side.counts[name], "time") for side in (a, b))
-        example = f"{display_name(name, NAME_CHARACTERS)} {in_a} in a, {in_b} in b"
-        return f"Not the same work: {_counted_text(of_a, kinds)} in both, but not the same ones; {example}"
+        return f"{told} in both, but not the same ones; {display_name(name, NAME_CHARACTERS)} {in_a} in a, {in_b} in b"
     if a.copied_bytes is not None and b.copied_bytes is not None and a.copied_bytes != b.copied_bytes:
         return f"Not the same work: {a.copied_bytes:,} B copied against {b.copied_bytes:,} B"
     return ""
@@ -83,39 +71,31 @@ def _counted(codes: np.ndarray, labels: Sequence[str]) -> Counter[str]:
     return counts
 
 
-def _counted_text(count: int, kinds: Collection[SpanKind]) -> str:
-    is_one = count == 1
-    return f"{count:,} {join_words([KIND_WORDS[kind][not is_one] for kind in kinds], 'or' if is_one else 'and')}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ComparedFigures:
-    """What the things of a table took in one trace."""
+    """What the things of a table took in one trace, as columns; shape (n_items,) each.
 
-    span_count: Int64Array
-    """How many counted spans each has; shape (n_items,), int64; 0 for what the trace does not have."""
+    The busy time of a stream is that in which at least one of its counted spans ran, that of a name what these add up to.
+    """
+
+    span_count: Int64Array  # How many counted spans each has; 0 for what the trace does not have
     busy_ns: Int64Array
-    """Busy time of each; shape (n_items,), int64, in ns. Of a lane: while at least one of its counted spans ran. Of a name:
-    what its counted spans add up to."""
-    median_ns: FloatArray
-    """Median duration of the counted spans of each; shape (n_items,), float64, in ns; NaN where there are none."""
-    is_there: BoolArray
-    """Whether the trace has it at all; shape (n_items,), bool."""
-    is_captured: BoolArray
-    """Whether the trace would have it, had it been there: False for kernels where only ranges were captured; shape (n_items,),
-    bool."""
+    median_ns: FloatArray  # Median duration of the counted spans; NaN where there are none
+    is_there: BoolArray  # Whether the trace has it at all
+    is_captured: BoolArray  # Whether it would, had it been there: False for kernels where only ranges were captured
+
+
+def _take(side: ComparedFigures, rows: Int64Array) -> ComparedFigures:
+    return ComparedFigures(*(getattr(side, column.name)[rows] for column in fields(side)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComparedItems:
-    """Lanes, or names, of two traces."""
+    """Streams, or names, of two traces."""
 
-    items: tuple[str, ...]
-    """What the rows are called. Both traces' are matched by this."""
-    a: ComparedFigures
-    """What they took in the first trace."""
-    b: ComparedFigures
-    """What they took in the second trace."""
+    items: tuple[str, ...]  # What the rows are called. Both traces' are matched by this.
+    a: ComparedFigures  # What they took in the first trace
+    b: ComparedFigures  # What they took in the second trace
     groups: tuple[str, ...] = ()
     """Of names: ``"range"`` or ``"work"`` (kernels, copies and fills) for each. Ranges are matched with ranges only."""
 
@@ -213,16 +193,16 @@ class TraceComparison(Reported):
         return tuple(notes)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for the totals, each lane and each name, as a `pandas.DataFrame`.
+        """Return one row for the totals, each stream and each name, as a `pandas.DataFrame`.
 
-        The columns are ``level`` (``"total"``, ``"lane"`` or ``"name"``), ``group`` (of names: ``"range"`` or ``"work"``, else
-        None), ``item``, ``in_a``, ``in_b``, ``captured_a``, ``captured_b`` (whether it could be there), then for both
+        The columns are ``level`` (``"total"``, ``"stream"`` or ``"name"``), ``group`` (of names: ``"range"`` or ``"work"``,
+        else None), ``item``, ``in_a``, ``in_b``, ``captured_a``, ``captured_b`` (whether it could be there), then for both
         ``span_count_*``, ``busy_ns_*`` and ``median_ns_*``, and ``difference_ns``, ``ratio`` and ``median_ratio``. The totals
         are one row each of ``wall_ns``, ``sum_ns``, ``active_ns`` and ``together_ns``, as busy times.
         """
         import pandas as pd
 
-        levels = (("total", self._totals()), ("lane", self.lanes), ("name", self.names))
+        levels = (("total", self._totals()), ("stream", self.lanes), ("name", self.names))
         frames = [pd.DataFrame({"level": level} | _columns(compared)) for level, compared in levels]
         return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
 
@@ -235,30 +215,17 @@ class TraceComparison(Reported):
 
     def _totals(self) -> ComparedItems:
         names = ("wall_ns", "sum_ns", "active_ns", "together_ns")
-        return ComparedItems(
-            items=names,
-            a=_total_figures([getattr(self.a, name) for name in names], int(self.lanes.a.span_count.sum())),
-            b=_total_figures([getattr(self.b, name) for name in names], int(self.lanes.b.span_count.sum())),
-        )
+
+        def figures(times: Concurrency, of_lanes: ComparedFigures) -> ComparedFigures:
+            count, known = np.full(len(names), of_lanes.span_count.sum()), np.ones(len(names), bool)
+            times_ns = np.array([getattr(times, name) for name in names], np.int64)
+            return ComparedFigures(count, times_ns, np.full(len(names), np.nan), known, known)
+
+        return ComparedItems(items=names, a=figures(self.a, self.lanes.a), b=figures(self.b, self.lanes.b))
 
 
 def compare_traces(a: Trace, b: Trace) -> TraceComparison:
-    """Compare two traces by lane and by name.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
-    >>> def run(ends_ns):
-    ...     return Trace(
-    ...         start_ns=[0, 0], end_ns=ends_ns, queued_ns=[0, 0], lane=[0, 1], name=[0, 1], kind=[0, 0],
-    ...         parent=[-1, -1], thread=[0, 0], names=("copy", "gemm"), threads=("MainThread",),
-    ...         lanes=(Lane(name="copies", stream=1), Lane(name="compute", stream=2)),
-    ...         metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
-    ...     )
-    >>> result = compare_traces(run([100, 400]), run([100, 300]))
-    >>> result.names.items, result.names.difference_ns.tolist(), result.names.ratio.tolist()
-    (('gemm', 'copy'), [-100, 0], [0.75, 1.0])
-    """
+    """Compare two traces by stream and by name."""
     require_trace(a, "compare_traces")
     require_trace(b, "compare_traces")
     kinds = (counted_kinds(a), counted_kinds(b))
@@ -341,26 +308,21 @@ class _Side:
         """Call names as their group is called: what has one name adds up."""
         self._names = [labels.get(name, name) for name in self._names]
 
-    def work(self) -> Work:
-        """Count kernels, copies and fills, by the names of their groups.
-
-        A copy is known by its direction alone: from pinned memory or not, the work is the same.
-        """
+    def work(self) -> _Work:
+        """Count kernels, copies and fills, by the names of their groups."""
         trace, labels = self._trace, [name for name, _ in self._names[: len(self._trace.names)]]
         rows = np.flatnonzero(is_work(trace))
         is_copy = trace.kind[rows] == _COPY_CODE
-        copies = [label.partition(" (")[0] for label in labels]
+        copies = [label.partition(" (")[0] for label in labels]  # from pinned memory or not, the work is the same
         counts = _counted(trace.name[rows[~is_copy]], labels) + _counted(trace.name[rows[is_copy]], copies)
         kinds = tuple(SPAN_KINDS[code] for code in np.unique(trace.kind[rows]).tolist())
         sizes = trace.extra.get("size_bytes", np.zeros(len(trace), np.int64))[rows[is_copy]]
-        copied = int(sizes.sum()) if (sizes > 0).all() else None  # 0 stands for a size that was not told
-        return Work(counts=counts, kinds=kinds, copied_bytes=copied)
+        return _Work(counts, kinds, int(sizes.sum()) if (sizes > 0).all() else None)  # 0 stands for a size that was not told
 
-    def ranges(self) -> Work:
+    def ranges(self) -> _Work:
         """Count ranges, by the names of their groups: where nothing else is known, they stand for the work in them."""
-        trace = self._trace
-        labels = [name for name, _ in self._names[len(trace.names) :]]
-        return Work(counts=_counted(trace.name[trace.kind == RANGE_CODE], labels), kinds=(SpanKind.RANGE,))
+        labels = [name for name, _ in self._names[len(self._trace.names) :]]
+        return _Work(_counted(self._trace.name[self._trace.kind == RANGE_CODE], labels), (SpanKind.RANGE,))
 
     def lane_figures(self, items: Sequence[str], needs_work: BoolArray) -> ComparedFigures:
         """Return what the lanes of these names took; those that need work are seen where kernels were captured."""
@@ -393,22 +355,17 @@ class _Side:
         np.add.at(busy, row_of, busy_ns)
         rows = row_of[codes] if len(own) else np.empty(0, np.int64)
         count = np.bincount(rows, minlength=len(items) + 1)
-        return ComparedFigures(
-            span_count=count[:-1],
-            busy_ns=busy[:-1],
-            median_ns=spans.medians_ns(rows, count)[:-1],
-            is_there=is_there,
-            is_captured=is_captured | is_there,
-        )
+        medians_ns = spans.medians_ns(rows, count)[:-1]
+        return ComparedFigures(count[:-1], busy[:-1], medians_ns, is_there, is_captured | is_there)
 
 
 def _work_note(a: _Side, b: _Side, *, with_ranges: bool) -> str:
     """Say what makes the work of both another, by what is known of both; where one has no ranges, nothing is."""
     ranges_a, ranges_b = a.ranges(), b.ranges()
     if not with_ranges or not (ranges_a.counts or ranges_b.counts):
-        return work_difference(a.work(), b.work())
+        return _work_difference(a.work(), b.work())
     is_known = a.kinds == b.kinds or (ranges_a.counts and ranges_b.counts)
-    return work_difference(ranges_a, ranges_b) if is_known else ""
+    return _work_difference(ranges_a, ranges_b) if is_known else ""
 
 
 def _group_names(sides: Sequence[_Side]) -> None:
@@ -418,20 +375,6 @@ def _group_names(sides: Sequence[_Side]) -> None:
         labels = {(name, group): (label, group) for name, label in zip(names, group_labels(names), strict=True)}
         for side in sides:
             side.rename(labels)
-
-
-def _take(side: ComparedFigures, rows: Int64Array) -> ComparedFigures:
-    return ComparedFigures(**{column.name: getattr(side, column.name)[rows] for column in fields(side)})
-
-
-def _total_figures(times_ns: list[int], span_count: int) -> ComparedFigures:
-    return ComparedFigures(
-        span_count=np.full(len(times_ns), span_count, np.int64),
-        busy_ns=np.array(times_ns, np.int64),
-        median_ns=np.full(len(times_ns), np.nan),
-        is_there=np.ones(len(times_ns), bool),
-        is_captured=np.ones(len(times_ns), bool),
-    )
 
 
 def _columns(compared: ComparedItems) -> dict[str, object]:
@@ -453,11 +396,11 @@ def _columns(compared: ComparedItems) -> dict[str, object]:
 
 
 LISTED_ITEMS = 20
-"""How many names, and how many lanes, are listed."""
+"""How many names, and how many streams, are listed."""
 
 
 def comparison_tables(result: TraceComparison, *, limit: int = LISTED_ITEMS) -> tuple[ReportTable, ...]:
-    """Write a comparison as tables: totals, names, lanes; of the last two at most `limit` rows."""
+    """Write a comparison as tables: totals, names, streams; of the last two at most `limit` rows."""
     listed = (*_name_tables(result.names), ("Streams", "stream", result.lanes))
     return (_totals_table(result), *(_table(title, what, items, limit) for title, what, items in listed if len(items)))
 
@@ -490,25 +433,13 @@ def change_text(ratio: float) -> str:
 
 
 def length_text(ratio: float) -> str:
-    """Say how long b is beside a: of other work nothing is faster.
-
-    Examples
-    --------
-    >>> length_text(1.337), length_text(0.5), length_text(0.999)
-    ('1.34× as long', '0.50× as long', 'equally long')
-    """
+    """Say how long b is beside a: of other work nothing is faster."""
     text = ratio_text(ratio).removeprefix("×")
     return "equally long" if "1.00" in (text, ratio_text(1 / ratio).removeprefix("×")) else f"{text}× as long"
 
 
 def ratio_text(ratio: float) -> str:
-    """Write a ratio with the digits that matter.
-
-    Examples
-    --------
-    >>> ratio_text(0.834), ratio_text(12.34), ratio_text(1234.5), ratio_text(float("nan"))
-    ('×0.83', '×12.3', '×1,234', '-')
-    """
+    """Write a ratio with the digits that matter."""
     if math.isnan(ratio):
         return "-"
     if 0 < ratio < 0.01:
@@ -517,13 +448,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def change_of_ns(difference_ns: float) -> str:
-    """Write a difference of times with its sign.
-
-    Examples
-    --------
-    >>> change_of_ns(1_500), change_of_ns(-1_500), change_of_ns(0)
-    ('+1.50 µs', '−1.50 µs', '0 ns')
-    """
+    """Write a difference of times with its sign."""
     sign = "+" if difference_ns > 0 else "−" if difference_ns < 0 else ""
     return f"{sign}{format_ns(abs(difference_ns))}"
 

@@ -1,24 +1,56 @@
-"""What a run was expected to do, and did not: empty text where it did, else what it did instead and why."""
+"""What a run was expected to do, and whether it did."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, union_edges
-from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain import descendants, explain, name_hint, work_of
-from gpustreamlab.analysis._hazards import Hazards
 from gpustreamlab.analysis._host_waits import host_waits
+from gpustreamlab.analysis._overlap import concurrency
+from gpustreamlab.analysis._report import Answer
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier
 
-Check = Callable[[Trace], str]
-"""Takes what ran, and returns what was not as expected; empty where all was."""
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Missed(Answer):
+    """What a run did in place of what was expected of it, and why. False where all was as expected."""
+
+    text: str
+    """The first line is what it did, the others are why; empty where all was as expected."""
+
+    _columns: ClassVar = ()
+    _title: ClassVar = "Expected:"
+
+    def __len__(self) -> int:
+        return int(bool(self.text))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row with the text as ``missed``, or none, as a `pandas.DataFrame`."""
+        import pandas as pd
+
+        return pd.DataFrame({"missed": [self.text] if self.text else []}, dtype=object)
+
+    def _line(self) -> str:
+        return self.text.partition("\n")[0] or "all was as expected"
+
+    def _notes(self) -> list[str]:
+        return self.text.splitlines()[1:]
+
+
+Check = Callable[[Trace], Missed]
+"""Takes what ran, and returns what was not as expected."""
 
 NOTHING_TIMED = "Nothing ran, so no time can be compared: put the work into the with block, or before .check()."
 _KERNELS = "Capture them: lab.capture('kernels', host=True), before the work."
@@ -29,7 +61,7 @@ def expect_overlap(first: str, second: str, at_least: float) -> Check:
     if not 0 < at_least <= 1:
         raise OptionError(f"at_least={at_least!r:.40} is no share of the shorter stream's time. Take one above 0 and up to 1.")
 
-    def check(trace: Trace) -> str:
+    def missed(trace: Trace) -> str:
         groups = [_work_of(trace, name) for name in (first, second)]
         if (groups[0] & groups[1]).any():
             raise OptionError(f"{first!r:.60} and {second!r:.60} are the same work, in part. Name two that are apart.")
@@ -51,7 +83,11 @@ def expect_overlap(first: str, second: str, at_least: float) -> Check:
         told = f"{names} overlapped for {format_ns(common_ns)}, {share}; expected were {format_share(at_least)} or more."
         return f"{told}\n{_why(trace, first, second)}"
 
-    return check
+    return _answered(missed)
+
+
+def _answered(missed: Callable[[Trace], str]) -> Check:
+    return lambda trace: Missed(trace=trace, text=missed(trace))
 
 
 def _why(trace: Trace, *names: str) -> str:
@@ -70,23 +106,22 @@ def _work_of(trace: Trace, name: str) -> BoolArray:
     return found
 
 
-def expect_no_strays(trace: Trace) -> str:
+def expect_no_strays(trace: Trace) -> Missed:
     """Expect all work in ranges to run on the stream that was selected."""
     if trace.metadata.tier is not CaptureTier.KERNELS:
-        return f"Where work ran cannot be told: kernels were not captured. {_KERNELS}"
-    found = strays(trace)
-    return str(found) if len(found) else ""
+        return Missed(trace=trace, text=f"Where work ran cannot be told: kernels were not captured. {_KERNELS}")
+    return expect_none(strays(trace))
 
 
-def expect_no_hazards(hazards: Hazards) -> str:
-    """Expect no data to cross streams without an order."""
-    return str(hazards) if len(hazards) else ""
+def expect_none(found: Answer) -> Missed:
+    """Expect an answer to have found nothing."""
+    return Missed(trace=found.trace, text=str(found) if len(found) else "")
 
 
 def expect_no_host_waits(during: str | None) -> Check:
     """Expect the host not to wait for the device, anywhere or in ranges of one name."""
 
-    def check(trace: Trace) -> str:
+    def missed(trace: Trace) -> str:
         waits = host_waits(trace)
         if not waits.call_count:
             return f"Whether the host waited cannot be told: its calls were not captured. {_KERNELS}"
@@ -105,7 +140,7 @@ def expect_no_host_waits(during: str | None) -> Check:
             f"{display_name(trace.names[int(trace.name[longest])], 40)}, {format_ns(int(trace.duration_ns[longest]))}."
         )
 
-    return check
+    return _answered(missed)
 
 
 def expect_faster(baseline_ns: float, by: float) -> Check:
@@ -115,7 +150,7 @@ def expect_faster(baseline_ns: float, by: float) -> Check:
     if not by > 0:
         raise OptionError(f"by={by!r:.40} is no ratio; by=1.2 expects at most 1 / 1.2 of the baseline's time.")
 
-    def check(trace: Trace) -> str:
+    def missed(trace: Trace) -> str:
         wall_ns = concurrency(trace).wall_ns
         if not wall_ns:
             return NOTHING_TIMED
@@ -126,4 +161,4 @@ def expect_faster(baseline_ns: float, by: float) -> Check:
             f"as fast; expected were {by:.2f} times or more.\n{_why(trace)}"
         )
 
-    return check
+    return _answered(missed)

@@ -11,15 +11,14 @@ import numpy as np
 from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis._busy import counted_kinds, counted_rows, distinct, lane_processes, require_one_rank, require_trace
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
-from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, is_needed_wait
 from gpustreamlab.analysis._host_waits import calls_by
+from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, pending_text, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import HostBound, find_host_bound, name_threads
-from gpustreamlab.analysis._summary import pending_text
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind

@@ -16,22 +16,15 @@ from gpustreamlab.typing import HazardKind
 class LaneClock:
     """One lane: its own time, and how much of every other lane's work is ordered before what it does next."""
 
-    handle: int
-    """Its stream's; another lane may have had it before, or have it later."""
-    name: str = ""
-    """What it is called; empty where that is not known."""
-    tick: int = 1
-    """Its time; it goes on where others may begin to wait for it. Work of one tick is in the lane's order anyway."""
-    used_tick: int = 0
-    """Its time when it worked last."""
+    handle: int  # Its stream's; another lane may have had it before, or have it later
+    name: str = ""  # What it is called; empty where that is not known
+    tick: int = 1  # Its time; it goes on where others may begin to wait for it. Work of one tick is in the lane's order anyway.
+    used_tick: int = 0  # Its time when it worked last
     knows: Moment = field(default_factory=dict)
     """The newest tick of each other lane that is ordered before what this one does next."""
-    host_seen: int = 0
-    """Which of the host's waits are in `knows`."""
-    is_gone: bool = False
-    """Whether all that it ever did is ordered before everything that comes."""
-    card: int = 0
-    """Number of the device that it is on."""
+    host_seen: int = 0  # Which of the host's waits are in `knows`
+    is_gone: bool = False  # Whether all that it ever did is ordered before everything that comes
+    card: int = 0  # Number of the device that it is on
 
 
 Moment: TypeAlias = dict[LaneClock, int]
@@ -45,14 +38,10 @@ class LaneClocks:
     # here, so a wait of any thread counts for all. That finds less, and never claims too much.
 
     def __init__(self, name_lane: Callable[[int], str] = str, card: int = 0) -> None:
-        self.card = card
-        """Number of the device."""
-        self.lanes: dict[int, LaneClock] = {}
-        """The lanes that there are, by the handle that each has now."""
-        self.host: Moment = {}
-        """What the host has waited for."""
-        self.host_count = 0
-        """How often that has changed."""
+        self.card = card  # Number of the device
+        self.lanes: dict[int, LaneClock] = {}  # The lanes that there are, by the handle that each has now
+        self.host: Moment = {}  # What the host has waited for
+        self.host_count = 0  # How often that has changed
         self._name_lane = name_lane
         self._closed: set[LaneClock] = set()  # whose work may still be unordered
         self._cards = {card: self}
@@ -162,29 +151,21 @@ def _no_owner() -> None:
 class Piece:
     """Memory that was allocated once. Its number is never used again; its address is, once it was freed."""
 
-    number: int
-    """How many pieces there were before it."""
+    number: int  # How many pieces there were before it
     start: int
     end: int
-    shape: tuple[int, ...]
-    """Of the array that it was made for."""
+    shape: tuple[int, ...]  # Of the array that it was made for
     dtype: object
-    lane: LaneClock
-    """The lane out of whose pool it is."""
+    lane: LaneClock  # The lane out of whose pool it is
     owner: Callable[[], object] = _no_owner
     """Returns an object that keeps the memory, without keeping it by itself; None where that is gone."""
-    accesses: list[Access] = field(default_factory=list)
-    """What later accesses may conflict with."""
-    only: LaneClock | None = None
-    """The lane of all these accesses; None where there are several, or none."""
-    freed: list[Access] = field(default_factory=list)
-    """Uses of arrays that had the memory before, and were freed."""
+    accesses: list[Access] = field(default_factory=list)  # What later accesses may conflict with
+    only: LaneClock | None = None  # The lane of all these accesses; None where there are several, or none
+    freed: list[Access] = field(default_factory=list)  # Uses of arrays that had the memory before, and were freed
     over: Moment = field(default_factory=dict)
     """Up to where each lane's uses had ended before the memory could be freed: it was kept until then."""
-    place: object = None
-    """Where it was allocated."""
-    name: str = ""
-    """What its array was called when somebody looked last; empty where nobody did."""
+    place: object = None  # Where it was allocated
+    name: str = ""  # What its array was called when somebody looked last; empty where nobody did
 
     @property
     def whole(self) -> Region:
@@ -211,16 +192,13 @@ class Access:
         self.piece = piece
         self.lane = lane
         self.tick = lane.used_tick = lane.tick
-        self.region = region
-        """Which bytes; None for all of the piece."""
+        self.region = region  # Which bytes; None for all of the piece
         self.work = work
         self.place = place
         self.order = order
         self.is_write = is_write
-        self.is_met = is_met
-        """Whether another one was there that is not ordered before it."""
-        self.told = 0
-        """The last step that was found to conflict with it."""
+        self.is_met = is_met  # Whether another one was there that is not ordered before it
+        self.told = 0  # The last step that was found to conflict with it
 
     @property
     def bounds(self) -> Region:
@@ -239,14 +217,10 @@ Touch: TypeAlias = "tuple[Piece, Region | None]"
 class Side(NamedTuple):
     """One of the two accesses of a hazard."""
 
-    lane: LaneClock
-    """Its lane."""
-    place: str
-    """Name of the range around it; empty outside all ranges."""
-    work: str
-    """What accessed the memory."""
-    order: int
-    """How many steps came before it."""
+    lane: LaneClock  # Its lane
+    place: str  # Name of the range around it; empty outside all ranges
+    work: str  # What accessed the memory
+    order: int  # How many steps came before it
 
 
 @dataclass(slots=True, eq=False)
@@ -257,12 +231,10 @@ class FoundHazard:
     first: Side
     second: Side
     piece: Piece
-    scratch_bytes: int | None = None
-    """How much scratch was asked for, where it was used after its end; None for other hazards."""
+    scratch_bytes: int | None = None  # How much scratch was asked for, where it was used after its end; None for other hazards
     is_certain: bool = False
     count: int = 0
-    host_ns: int = 0
-    """When it was found first, by the search's clock."""
+    host_ns: int = 0  # When it was found first, by the search's clock
 
 
 class HazardSearch:
@@ -277,8 +249,7 @@ class HazardSearch:
         clock: Callable[[], int] = int,
         card: int = 0,
     ) -> None:
-        self.clocks = LaneClocks(name_lane, card)
-        """What is ordered before what."""
+        self.clocks = LaneClocks(name_lane, card)  # What is ordered before what
         self.found: dict[tuple[HazardKind, LaneClock, LaneClock, str, str], FoundHazard] = {}
         """The hazards: one for each kind, pair of lanes and pair of ranges."""
         self.shared: set[tuple[LaneClock, LaneClock]] = set()

@@ -1,4 +1,4 @@
-"""Data that crossed lanes without an order."""
+"""Data that crossed streams without an order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
+from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.model import display_name
 from gpustreamlab.typing import HazardKind, HazardMode
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-NO_LANE = "no stream"
+NO_STREAM = "no stream"
 """What stands for work with no stream selected: CUDA's NULL stream."""
 
 
@@ -23,21 +23,21 @@ NO_LANE = "no stream"
 class HazardSide:
     """One of the two accesses of a hazard."""
 
-    lane: str
-    """Name of the lane; ``"no stream"`` where none was selected."""
+    stream: str
+    """Name of the stream; ``"no stream"`` where none was selected."""
     range: str
     """Name of the innermost range of its thread; empty outside all ranges."""
     work: str
     """What accessed the memory, such as ``"matmul"``."""
     order: int
-    """Its place among all work that was watched, from 1; 0 for the end of a lane's scratch, which is no work."""
+    """Its place among all work that was watched, from 1; 0 for the end of a stream's scratch, which is no work."""
     device: int | None = None
-    """Number of the lane's card in its node; None where there is one card."""
+    """Number of the stream's card in its node; None where there is one card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Hazard:
-    """Two accesses of the same memory on two lanes, of which one writes, and nothing orders them."""
+    """Two accesses of the same memory on two streams, of which one writes, and nothing orders them."""
 
     kind: HazardKind
     """How they conflict."""
@@ -61,27 +61,25 @@ class Hazard:
     maker: str = ""
     """Name of the range in which its memory was allocated, or first used on the simulated device; empty outside all ranges."""
     scratch_bytes: int | None = None
-    """How much scratch was asked for, where it was used after it was given back or its lane closed; None for other hazards."""
+    """How much scratch was asked for, where it was used after it had ended; None for other hazards."""
 
     def __repr__(self) -> str:
-        return (
-            f"<Hazard: {self.kind.value}, {self.array}, {self.first.lane!r} and {self.second.lane!r}, {self.hazard_count:,}x; "
-            f"{self.fix}>"
-        )
+        sides = f"{self.first.stream!r} and {self.second.stream!r}"
+        return f"<Hazard: {self.kind.value}, {self.array}, {sides}, {self.hazard_count:,}x; {self.fix}>"
 
     @property
     def fix(self) -> str:
         """The missing order, as code to type."""
         lab = "lab" if self.second.device is None else "node"
-        first, second = (f"{lab}.stream({side.lane!r})" for side in (self.first, self.second))
+        first, second = (f"{lab}.stream({side.stream!r})" for side in (self.first, self.second))
         if self.scratch_bytes is not None:
-            is_closed = self.first.work == LANE_CLOSED
+            is_closed = self.first.work == STREAM_CLOSED
             return f"{first}.close()" if is_closed else f"work = {first}.scratch({self.scratch_bytes})"
-        if self.first.lane == NO_LANE:
+        if self.first.stream == NO_STREAM:
             return f"{lab}.synchronize()"
         if _can_be_held(self):
             return f"{first}.hold({self.array})"
-        if self.second.lane == NO_LANE:
+        if self.second.stream == NO_STREAM:
             return f"{first}.synchronize()"
         return f"{second}.wait({first})"
 
@@ -94,19 +92,22 @@ class Hazard:
     def where(self) -> str:
         """Where that code belongs."""
         if self.scratch_bytes is not None:
-            if self.first.work == LANE_CLOSED:
+            if self.first.work == STREAM_CLOSED:
                 return f"after {_place(self.second)}, not before it"
             return "where the scratch is taken, without `with` or close(): then it stays as long as its arrays"
         if _can_be_held(self):
             return f"after {_place(self.first)}, before the array goes"
-        if self.first.lane == NO_LANE:
+        if self.first.stream == NO_STREAM:
             return f"after {_place(self.first)}, or select a stream for that too"
         return f"before {_place(self.second)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Hazards(Reported):
-    """What was found among the accesses that were watched. False where there is no hazard."""
+class Hazards(Answer):
+    """What was found among the accesses that were watched. False where there is no hazard.
+
+    Its trace has no spans: the backend tells of accesses, and only what the numbers are of is known here.
+    """
 
     hazards: tuple[Hazard, ...]
     """What was found, in its order: one for each kind and pair of ranges."""
@@ -124,12 +125,10 @@ class Hazards(Reported):
     """What the session does about hazards."""
     unwatched: tuple[str, ...]
     """What was not watched, one sentence each."""
-    device: str
-    """The device."""
-    simulated: bool
-    """Whether no hardware stands behind it."""
 
     _columns: ClassVar = ()
+    _title: ClassVar = "Hazards:"
+    _simulated: ClassVar = "The order is exact; no hardware stands behind it."
 
     def __len__(self) -> int:
         return len(self.hazards)
@@ -142,13 +141,13 @@ class Hazards(Reported):
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each, as a `pandas.DataFrame`.
 
-        The columns are ``kind``, ``is_certain``, ``array``, ``shape``, ``dtype``, ``allocation``, ``first_lane``,
+        The columns are ``kind``, ``is_certain``, ``array``, ``shape``, ``dtype``, ``allocation``, ``first_stream``,
         ``first_range``, ``first_work``, ``first_order``, the same for ``second``, ``hazard_count``, ``fix`` and ``where``.
         """
         import pandas as pd
 
         names = ["kind", "is_certain", "array", "shape", "dtype", "allocation"]
-        names += [f"{side}_{what}" for side in ("first", "second") for what in ("lane", "range", "work", "order")]
+        names += [f"{side}_{what}" for side in ("first", "second") for what in ("stream", "range", "work", "order")]
         rows = [asdict(row) | {"kind": row.kind.value, "fix": row.fix, "where": row.where} for row in self.hazards]
         return pd.json_normalize(rows, sep="_").reindex(columns=[*names, "hazard_count", "fix", "where"])
 
@@ -161,23 +160,39 @@ class Hazards(Reported):
         kinds = ", ".join(dict.fromkeys(hazard.kind.value for hazard in self.hazards))
         return f"{count_text(self.hazard_count, 'hazard')} ({kinds}) {seen}" if len(self) else f"No hazard {seen}"
 
-    def _report(self) -> Report:
-        """Say all that is known: what conflicts, and the wait that is missing."""
+    def _tables(self) -> list[ReportTable]:
         listed = self.hazards[:LISTED_HAZARDS]
         note = more_row(len(self.hazards) - len(listed), 7)
         rows = [["", "missing", "where", "array", "first", "then, unordered", "times"], *map(_row, listed), *note]
         lines = [*(line for hazard in listed for line in _lines(hazard)), *(row[0] for row in note)]
-        table = ReportTable(
-            caption="What crossed streams without an order", rows=rows, has_row_heads=True, names=(), lines=lines, wraps=True
-        )
-        return Report(title="Hazards:", line=self._line(), tables=(table,) if listed else (), notes=tuple(_notes(self)))
+        caption = "What crossed streams without an order"
+        return [ReportTable(caption=caption, rows=rows, has_row_heads=True, names=(), lines=lines, wraps=True)]
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if len(self):
+            notes.append("Each row is one missing order; #n stands for the memory of its first array.")
+        freed = [one for one in self.hazards if one.kind is HazardKind.USE_AFTER_FREE and one.scratch_bytes is None]
+        if not all(hazard.array.isidentifier() for hazard in freed):
+            notes.append(
+                "use-after-free of an array without a name here: stream.hold(array) after its last use is better than the wait."
+            )
+        if any(not hazard.is_certain for hazard in self.hazards):
+            notes.append('"may be": which elements were meant is not known, so the two need not share any.')
+        if self.unlisted_count:
+            notes.append(f"{self.unlisted_count:,} more hazards found no place in the list.")
+        if self.let_go_count:
+            notes.append(
+                f"{self.let_go_count:,} accesses were forgotten to keep memory bounded: a hazard with them went unfound."
+            )
+        return [*notes, *self.unwatched]
 
 
 LISTED_HAZARDS = 20
 """How many hazards the table lists."""
 _NAME_WIDTH = 32
-LANE_CLOSED = "stream closed"
-"""Work of the first side where scratch was freed with its lane. Source: ``Scratch.ending``."""
+STREAM_CLOSED = "stream closed"
+"""Work of the first side where scratch was freed with its stream. Source: ``Scratch.ending``."""
 _INDENT = "    "
 
 
@@ -219,35 +234,12 @@ def _array(hazard: Hazard) -> str:
 
 def _side(side: HazardSide) -> str:
     card = "" if side.device is None else f" (GPU {side.device})"
-    return f"{display_name(side.lane, _NAME_WIDTH)}{card}: {_place(side)}"
+    return f"{display_name(side.stream, _NAME_WIDTH)}{card}: {_place(side)}"
 
 
 def _place(side: HazardSide) -> str:
     if not side.order:
-        return "its stream was closed" if side.work == LANE_CLOSED else side.work
+        return "its stream was closed" if side.work == STREAM_CLOSED else side.work
     if side.range:
         return f"{display_name(side.range, _NAME_WIDTH)!r} ({side.work})"
-    return f"{side.work} ({'outside all ranges' if side.lane != NO_LANE else 'no stream selected'})"
-
-
-def _notes(result: Hazards) -> list[str]:
-    notes = []
-    if len(result):
-        notes.append("Each row is one missing order; #n stands for the memory of its first array.")
-    freed = [hazard for hazard in result.hazards if hazard.kind is HazardKind.USE_AFTER_FREE and hazard.scratch_bytes is None]
-    if not all(hazard.array.isidentifier() for hazard in freed):
-        notes.append(
-            "use-after-free of an array without a name here: stream.hold(array) after its last use is better than the wait."
-        )
-    if any(not hazard.is_certain for hazard in result.hazards):
-        notes.append('"may be": which elements were meant is not known, so the two need not share any.')
-    if result.unlisted_count:
-        notes.append(f"{result.unlisted_count:,} more hazards found no place in the list.")
-    if result.let_go_count:
-        notes.append(
-            f"{result.let_go_count:,} accesses were forgotten to keep memory bounded: a hazard with them went unfound."
-        )
-    notes += result.unwatched
-    if result.simulated:
-        notes.append(f"Simulated: {result.device}. The order is exact; no hardware stands behind it.")
-    return notes
+    return f"{side.work} ({'outside all ranges' if side.stream != NO_STREAM else 'no stream selected'})"

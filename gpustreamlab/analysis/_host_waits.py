@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import interval_sum_ns, is_work, lane_processes, require_trace, union_edges
-from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
 from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
@@ -29,18 +30,12 @@ _CALLS_OF = {
 class WaitGroup:
     """Calls of one name that one thread made."""
 
-    call: str
-    """The call."""
-    thread: str
-    """The lane of the thread."""
-    call_count: int
-    """How many there were."""
-    total_ns: int
-    """What their durations add up to, in ns."""
-    longest_ns: int
-    """How long the longest took, in ns."""
-    waited_for: str | None
-    """What the longest most probably waited for; None where nothing ended while it ran."""
+    call: str  # The call
+    thread: str  # The lane of the thread
+    call_count: int  # How many there were
+    total_ns: int  # What their durations add up to, in ns
+    longest_ns: int  # How long the longest took, in ns
+    waited_for: str | None  # What the longest most probably waited for; None where nothing ended while it ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -118,10 +113,9 @@ class HostWaits(Answer):
         return wait_line(self)
 
     def _tables(self) -> list[ReportTable]:
-        rows, groups = [["call", "thread", "calls", "total", "share", "longest", "waited for"]], self.groups
-        rows += [_row(self, group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 7)
+        head = ["call", "thread", "calls", "total", "share", "longest", "waited for"]
         caption = "Calls that blocked the host, and what the longest of them waited for"
-        return [ReportTable(caption=caption, rows=rows, names=(0, 1, 6))]
+        return [listed(caption, head, self.groups, partial(_row, self), names=(0, 1, 6))]
 
     def _notes(self) -> list[str]:
         note = "What a call waited for is most probably the last work launched before it that ended while it ran."
@@ -190,13 +184,7 @@ def host_waits(trace: Trace) -> HostWaits:
 
 
 def is_blocking(call: str) -> bool:
-    """Tell by its name whether a call of CUDA or HIP blocks until the device is done.
-
-    Examples
-    --------
-    >>> [is_blocking(call) for call in ("cuStreamSynchronize", "cudaMemcpyAsync", "cudaMemcpy", "hipMemcpyWithStream")]
-    [True, False, True, True]
-    """
+    """Tell by its name whether a call of CUDA or HIP blocks until the device is done."""
     word = call.lower()
     if "synchronize" in word:
         return True
@@ -204,12 +192,10 @@ def is_blocking(call: str) -> bool:
 
 
 def capture_edges(trace: Trace) -> Int64Array:
-    """Return when kernels were captured between the first start and the last end of a trace: start, end, start, end, in ns.
-
-    Where no windows are known it is all of that time.
-    """
+    """Return when kernels were captured between the first start and the last end of a trace: start, end, start, end, in ns."""
     if not len(trace):
         return np.empty(0, np.int64)
+    # Where no windows are known it is all of that time.
     first_ns, last_ns = int(trace.start_ns.min()), int(trace.end_ns.max())
     windows = np.array(trace.metadata.capture_windows or ((first_ns, last_ns),), np.int64)
     bounds_ns = np.clip(windows, first_ns, last_ns)
@@ -292,8 +278,6 @@ def _last_launched(trace: Trace, row: Int64Array, until_ns: Int64Array) -> Int64
     return found
 
 
-LISTED_GROUPS = 20
-"""How many groups the table lists."""
 _NAME_WIDTH = 32
 
 
@@ -317,13 +301,7 @@ def wait_line(result: HostWaits) -> str:
 
 
 def thread_text(lane: str) -> str:
-    """Name a thread by its lane.
-
-    Examples
-    --------
-    >>> thread_text("host: MainThread")
-    'MainThread'
-    """
+    """Name a thread by its lane."""
     return display_name(lane.removeprefix("host: "), _NAME_WIDTH)
 
 

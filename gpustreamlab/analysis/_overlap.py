@@ -1,40 +1,248 @@
-"""How much of each two lanes' work ran at the same time, and of all of them."""
+"""How much of the streams' work ran at the same time, what they share, and how that is said."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import (
     MASK_LANES,
     busy_edges,
+    busy_sum_ns,
     busy_word,
     count_durations,
+    count_steps,
     counted_extent,
     counted_kinds,
+    counted_rows,
+    interval_sum_ns,
+    is_work,
     mask_durations,
+    of_device,
     range_only_ns,
     require_trace,
+    stream_extent,
 )
-from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Concurrency, Shared, bound_note, shared_time
-from gpustreamlab.analysis._report import Answer, ReportTable, more_row, text_column, text_lines
-from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
-from gpustreamlab.analysis._summary import empty_hint, pending_text
+from gpustreamlab.analysis._report import Answer, ReportTable, empty_hint, more_row, pending_text, text_column, text_lines
+from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios, three_digits
+from gpustreamlab.analysis._utilization import blocks_that_fit, size_of
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import NO_COMMON_TIME, Lane, Trace, TraceMetadata, display_name
-from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.model import NO_COMMON_TIME, SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
 
+# As CUPTI's constants are named, in the names of copies; within the device, no such engine is needed.
+_DIRECTIONS = (
+    ("copies to the device share an engine", re.compile(r"\bHto[DA]\b")),
+    ("copies to the host share an engine", re.compile(r"\b[DA]toH\b")),
+)
+SMS_SHARED = "kernels share the SMs"
+"""What bounds the streams where the SMs do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """How long what the streams share is needed at least, one user after the other."""
+
+    busy_ns: int = 0  # Time of the resource that is needed longest, in ns; 0 where none is known to be shared
+    reason: str = ""  # Which that is, in words; empty where none is
+    are_copies_known: bool = False  # Whether copies were seen one by one
+    are_grids_known: bool = False  # Whether the grid of each counted kernel is known; without, the SMs are not in it
+
+
+NOTHING_SHARED = Shared()
+"""Where nothing is known of what ran."""
+
+
+def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
+    """Find the shared resource of a device that spans of these kinds need longest."""
+    # Assumed is one copy engine for each direction, and that a kernel fills the SMs of its partition if its grid has as many
+    # blocks as fit on them at once. Kernels of several partitions share the card by the SMs that each has.
+    if not is_work(trace).any():
+        return NOTHING_SHARED
+    rows = counted_rows(trace, kinds)
+    is_kernel = rows & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
+    blocks = trace.extra.get("grid_blocks")
+    needed: list[tuple[int, str]] = []
+    are_grids_known = bool(is_kernel.any()) and blocks is not None and bool((blocks[is_kernel] > 0).all())
+    for device in trace.devices:
+        own = of_device(trace, device)
+        needed += _copy_times(trace, rows & own)
+        if blocks is not None and device.sm_count:
+            needed += _sm_times(trace, is_kernel & own, blocks, device.sm_count)
+        are_grids_known &= bool(device.sm_count) or not (is_kernel & own).any()
+    busy_ns, reason = max(needed, default=(0, ""))
+    return Shared(busy_ns=busy_ns, reason=reason, are_copies_known=True, are_grids_known=are_grids_known)
+
+
+def bound_note(shared: Shared) -> str:
+    """Say in one sentence what the bound of the mean concurrency assumes, where kernels, copies and fills are known."""
+    sms = (
+        "kernels whose blocks fill the SMs of their partition share them"
+        if shared.are_grids_known
+        else "and that kernels may share SMs is left out where their grids are not known"
+    )
+    return f"At most: the busiest stream hides all others, copies in one direction share one engine, {sms}."
+
+
+def _copy_times(trace: Trace, rows: BoolArray) -> Iterator[tuple[int, str]]:
+    is_copy = rows & (trace.kind == SPAN_KINDS.index(SpanKind.COPY))
+    for reason, sign in _DIRECTIONS:
+        is_named = np.array([sign.search(name) is not None for name in trace.names], bool)
+        if is_named.any():
+            yield busy_sum_ns(trace, is_copy & is_named[trace.name]), reason
+
+
+def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray, card_sms: int) -> Iterator[tuple[int, str]]:
+    """Yield how long the SMs of each partition are needed, and those of the card, to which a partition adds its part."""
+    sm_counts = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), card_sms], np.int64)
+    fills = is_kernel & (blocks >= sm_counts[trace.partition] * blocks_that_fit(trace))
+    card_sm_ns = 0
+    for partition in np.unique(trace.partition[fills]).tolist():
+        time_ns = busy_sum_ns(trace, fills & (trace.partition == partition))
+        card_sm_ns += time_ns * int(sm_counts[partition])
+        yield time_ns, SMS_SHARED
+    yield card_sm_ns // card_sms, SMS_SHARED
+
+
+class Together:
+    """What follows from the busy time of all streams together: `sum_ns`, `active_ns`, `together_ns`, `busiest_ns`, `shared`."""
+
+    __slots__ = ()
+
+    @property
+    def mean_concurrency(self: Any) -> float:
+        """Mean number of streams busy while any is: `sum_ns` / `active_ns`; NaN if none ever was. It is no speed-up."""
+        return float(self.sum_ns / self.active_ns) if self.active_ns else math.nan
+
+    @property
+    def ideal_ns(self: Any) -> int:
+        """Least time that this work takes at full speed, in ns: the busiest stream's, or that of what several streams share."""
+        return int(max(self.busiest_ns, self.shared.busy_ns))
+
+    @property
+    def max_concurrency(self: Any) -> float:
+        """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no stream was ever busy."""
+        return float(self.sum_ns / self.ideal_ns) if self.ideal_ns else math.nan
+
+    @property
+    def together_share(self: Any) -> float:
+        """`together_ns` as a share of `active_ns`: pauses between cells do not count; NaN where nothing ran."""
+        return float(self.together_ns / self.active_ns) if self.active_ns else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency(Together):
+    """Busy time of all streams together. All times are exact integers of nanoseconds."""
+
+    wall_ns: int
+    """From the first start to the last end of the counted spans, in ns."""
+    sum_ns: int
+    """What the streams' busy times add up to, in ns."""
+    active_ns: int
+    """Time in which at least one stream was busy, in ns."""
+    together_ns: int
+    """Time in which two or more streams were busy, in ns."""
+    busiest_ns: int
+    """Busy time of the busiest stream, in ns."""
+    peak_lanes: int
+    """Most streams that were busy at one time."""
+    range_only_ns: int = 0
+    """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
+    shared: Shared = NOTHING_SHARED
+    """What the streams share, as far as it is known."""
+
+
+def mean_text(result: Any, counted: Collection[SpanKind]) -> str:
+    """Write a mean concurrency with its bound, and what it is bounded by where that is not the busiest stream."""
+    # Where ranges count it is itself a bound, as they contain waiting, and has no other. The bound holds for work at full
+    # speed: a mean above it says that work which shares something slowed each other.
+    mean, most = result.mean_concurrency, result.max_concurrency
+    reason = result.shared.reason if result.shared.busy_ns > result.busiest_ns else ""
+    if SpanKind.RANGE in counted:
+        return f"up to {three_digits(mean)}"
+    # As written: a hair above the bound is the bound.
+    if reason and float(f"{mean:.2f}") > float(f"{most:.2f}"):
+        return f"{three_digits(mean)}; at full speed at most {three_digits(most)}: {reason}, so they slowed each other"
+    return f"{three_digits(mean)} of at most {three_digits(most)}{f' at full speed: {reason}' if reason else ''}"
+
+
+def concurrency(
+    trace: Trace,
+    edges: Sequence[Int64Array] | None = None,
+    steps: tuple[Int64Array, Int64Array] | None = None,
+) -> Concurrency:
+    """Compute how much ran at the same time; `busy_edges`, and `count_steps` of them, may be given where they are known."""
+    require_trace(trace, "concurrency")
+    kinds = counted_kinds(trace)
+    edges = busy_edges(trace, kinds) if edges is None else edges
+    times_ns, counts = count_steps(edges) if steps is None else steps
+    lasting_ns = np.diff(times_ns)
+    counts_then = counts[: len(lasting_ns)]
+    lanes_ns = [interval_sum_ns(lane) for lane in edges]
+    first_ns, last_ns = counted_extent(trace, kinds)
+    active_ns = int(lasting_ns.sum()) - int(lasting_ns[counts_then == 0].sum())
+    return Concurrency(
+        wall_ns=last_ns - first_ns,
+        sum_ns=sum(lanes_ns),
+        active_ns=active_ns,
+        together_ns=active_ns - int(lasting_ns[counts_then == 1].sum()),
+        busiest_ns=max(lanes_ns, default=0),
+        peak_lanes=int(counts.max(initial=0)),
+        range_only_ns=range_only_ns(trace, kinds, sum(lanes_ns)),
+        shared=shared_time(trace, kinds),
+    )
+
+
+def over_wall(trace: Trace, result: Concurrency) -> Concurrency:
+    """Return how much ran at once with the whole time of all streams, which is the length of a picture, as its wall."""
+    first_ns, last_ns = stream_extent(trace)
+    return replace(result, wall_ns=last_ns - first_ns)
+
+
+_MEAN = "; mean concurrency "
+
+
+def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, counted: Collection[SpanKind]) -> str:
+    """Say in one line how much of some streams ran at once; empty where nothing ran, or where that is not known."""
+    # Where ranges count all is an upper bound, and the line says so, and how much of the busy time that is. Of what share of
+    # the time that is nothing is said then: nobody knows for how long any stream worked.
+    if not result.sum_ns or NO_COMMON_TIME in meta.missing:
+        return ""
+    if lane_count < 2:
+        word = "Queued or running" if SpanKind.RANGE in counted else "Busy"
+        return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
+    has_ranges = SpanKind.RANGE in counted
+    if has_ranges and result.together_ns:
+        together = f"What ran at once is not known, at most {format_ns(result.together_ns)}"
+    else:
+        # Of many streams a high share says little: 2 of 100 may have been all.
+        counts = f"2 to {result.peak_lanes:,}" if result.peak_lanes > 2 else "2"
+        together = f"{counts} streams at once {format_share(result.together_share)} of the time any worked"
+    bound = f"{together}{_MEAN}{mean_text(result, counted)}"
+    if not has_ranges:
+        return bound
+    if not 0 < result.range_only_ns < result.sum_ns:
+        return f"{bound}. Ranges contain waiting"
+    by_ranges = format_share(result.range_only_ns / result.sum_ns)
+    return f"{bound}. {by_ranges} of the busy time is by ranges only, which contain waiting"
+
+
+def plain_finding(finding: str) -> str:
+    """Return what a `finding_text` begins with, as the one sentence of a picture's head ends with it."""
+    return f"{finding[:1].lower()}{finding[1:].partition(_MEAN)[0]}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OverlapPair:
-    """Two lanes of an `Overlap`, as ``overlap["copy", "compute"]`` gives them.
+    """Two streams of an `Overlap`, as ``overlap["copy", "compute"]`` gives them.
 
     Examples
     --------
@@ -79,10 +287,10 @@ class OverlapPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Overlap(Answer):
-    """Busy time of lanes, alone and together. All times are exact integers of nanoseconds.
+class Overlap(Answer, Together):
+    """Busy time of streams, alone and together. All times are exact integers of nanoseconds.
 
-    A lane is busy while at least one of its counted spans runs: nested and repeated spans count once. See `counted` for which
+    A stream is busy while at least one of its counted spans runs: nested and repeated spans count once. See `counted` for which
     spans count. Where those are ranges they also contain the queueing inside them, so the overlap is an upper
     bound of what the hardware did at the same time.
     """
@@ -90,11 +298,11 @@ class Overlap(Answer):
     lanes: tuple[Lane, ...] = field()  # without it the property of all answers were its default
     """The streams, in the order of the rows and columns. No threads of the host, no streams of others on which nothing ran."""
     busy_ns: Int64Array
-    """Busy time of each lane; shape (n_lanes,), int64, in ns."""
+    """Busy time of each stream; shape (n_lanes,), int64, in ns."""
     common_ns: Int64Array
-    """Time in which both lanes were busy; shape (n_lanes, n_lanes), int64, in ns, symmetric; the diagonal is `busy_ns`."""
+    """Time in which both streams were busy; shape (n_lanes, n_lanes), int64, in ns, symmetric; the diagonal is `busy_ns`."""
     concurrency_ns: Int64Array
-    """Time with exactly k lanes busy, from k = 0; shape (n_lanes + 1,), int64, in ns. Its sum is `wall_ns`."""
+    """Time with exactly k streams busy, from k = 0; shape (n_lanes + 1,), int64, in ns. Its sum is `wall_ns`."""
     wall_ns: int
     """From the first start to the last end of the counted spans, in ns."""
     counted: tuple[SpanKind, ...]
@@ -102,62 +310,36 @@ class Overlap(Answer):
     range_only_ns: int = 0
     """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
     shared: Shared = NOTHING_SHARED
-    """What the lanes share, as far as it is known."""
+    """What the streams share, as far as it is known."""
 
     _columns: ClassVar = ("busy_ns", "common_ns", "concurrency_ns")
     _title: ClassVar = "Overlap of"
 
     @property
-    def _together(self) -> Concurrency:
-        return Concurrency(
-            wall_ns=self.wall_ns,
-            sum_ns=int(self.busy_ns.sum()),
-            active_ns=int(self.concurrency_ns[1:].sum()),
-            together_ns=int(self.concurrency_ns[2:].sum()),
-            busiest_ns=int(self.busy_ns.max(initial=0)),
-            peak_lanes=int(np.flatnonzero(self.concurrency_ns).max(initial=0)),
-            range_only_ns=self.range_only_ns,
-            shared=self.shared,
-        )
+    def sum_ns(self) -> int:
+        """What the streams' busy times add up to, in ns: how long the same spans take one after the other."""
+        return int(self.busy_ns.sum())
 
     @property
-    def sum_ns(self) -> int:
-        """What the lanes' busy times add up to, in ns: how long the same spans take one after the other."""
-        return self._together.sum_ns
+    def busiest_ns(self) -> int:
+        """Busy time of the busiest stream, in ns."""
+        return int(self.busy_ns.max(initial=0))
 
     @property
     def active_ns(self) -> int:
-        """Time in which at least one lane was busy, in ns."""
-        return self._together.active_ns
+        """Time in which at least one stream was busy, in ns."""
+        return int(self.concurrency_ns[1:].sum())
 
     @property
-    def ideal_ns(self) -> int:
-        """Least time that this work takes at full speed, in ns: the busiest lane's, or that of what several lanes share."""
-        return self._together.ideal_ns
-
-    @property
-    def mean_concurrency(self) -> float:
-        """Mean number of lanes busy while any is: `sum_ns` / `active_ns`; NaN if none ever was.
-
-        It is no speed-up: work that was slowed by other work was busy for longer.
-        """
-        return self._together.mean_concurrency
-
-    @property
-    def max_concurrency(self) -> float:
-        """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
-        return self._together.max_concurrency
+    def together_ns(self) -> int:
+        """Time in which two or more streams were busy, in ns."""
+        return int(self.concurrency_ns[2:].sum())
 
     @property
     def common_share(self) -> FloatArray:
-        """`common_ns` as a share of the shorter busy time of the two lanes.
+        """`common_ns` as a share of the shorter busy time of the two; shape (n_lanes, n_lanes), float64, from 0 to 1.
 
-        1.0 means that the lane with less work was hidden behind the other one completely.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_lanes, n_lanes)
-            From 0 to 1; NaN where one of the two was never busy.
+        1.0 means that the stream with less work was hidden behind the other one; NaN that one of the two was never busy.
         """
         return ratios(self.common_ns, np.minimum(self.busy_ns[:, None], self.busy_ns[None, :]))
 
@@ -188,9 +370,9 @@ class Overlap(Answer):
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each ordered pair of lanes, as a `pandas.DataFrame`.
+        """Return one row for each ordered pair of streams, as a `pandas.DataFrame`.
 
-        The columns are ``stream``, ``other``, ``common_ns`` and ``common_share``. A lane with itself has its busy time, so
+        The columns are ``stream``, ``other``, ``common_ns`` and ``common_share``. A stream with itself has its busy time, so
         ``pivot(index="stream", columns="other", values="common_ns")`` gives the whole matrix.
         """
         import pandas as pd
@@ -210,7 +392,7 @@ class Overlap(Answer):
         lanes = f"{count_text(len(self.lanes), 'stream')} on {display_name(self.metadata.device_label)}"
         if not self.sum_ns:
             return f"{lanes}, no time recorded"
-        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {self._together.mean_text(self.counted)}"
+        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {mean_text(self, self.counted)}"
         return f"{lanes}, wall {format_ns(self.wall_ns)}, {total}"
 
     def _tables(self) -> list[ReportTable]:
@@ -227,17 +409,12 @@ class Overlap(Answer):
 
 
 def overlap(trace: Trace) -> Overlap:
-    """Compute how much of the lanes' work ran at the same time.
+    """Compute how much of the streams' work ran at the same time, exact to the nanosecond of the trace's own times.
 
     Parameters
     ----------
     trace
         The spans. Their order does not matter.
-
-    Returns
-    -------
-    Overlap
-        Exact to the nanosecond of the trace's own times.
 
     Raises
     ------
@@ -285,7 +462,7 @@ def overlap(trace: Trace) -> Overlap:
 
 
 def _matrix(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the common times and the concurrency of at most `MASK_LANES` lanes."""
+    """Return the common times and the concurrency of at most `MASK_LANES` streams."""
     durations_ns = mask_durations(edges)
     lane_counts = np.zeros(1, np.int64)  # by mask: how many bits it has set
     for _ in edges:
@@ -301,7 +478,7 @@ def _matrix(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
 
 
 def _matrix_in_blocks(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the same for any number of lanes: half a mask of lanes against every other half."""
+    """Return the same for any number of streams: half a mask of streams against every other half."""
     half = MASK_LANES // 2
     blocks = [range(first, min(first + half, len(edges))) for first in range(0, len(edges), half)]
     common_ns = np.zeros((len(edges), len(edges)), np.int64)
@@ -313,14 +490,14 @@ def _matrix_in_blocks(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Arr
 
 
 def _devices_label(meta: TraceMetadata, lanes: Sequence[Lane]) -> str:
-    """Name the devices of some lanes, marked where they are simulated."""
+    """Name the devices of some streams, marked where they are simulated."""
     own = {lane.device for lane in lanes}
     devices = tuple(device for device in meta.devices if device.ordinal in own)
     return replace(meta, device=devices[0], devices=devices).device_label if devices else meta.device_label
 
 
 def _require_common_time(meta: TraceMetadata, lanes: Sequence[Lane]) -> None:
-    """Raise `OptionError` where lanes are of several simulated engines, whose times have nothing to do with each other."""
+    """Raise `OptionError` where streams are of several simulated engines, whose times have nothing to do with each other."""
     cards = sorted({lane.device for lane in lanes})
     if len(cards) > 1 and NO_COMMON_TIME in meta.missing:
         raise OptionError(
@@ -330,7 +507,7 @@ def _require_common_time(meta: TraceMetadata, lanes: Sequence[Lane]) -> None:
 
 
 MATRIX_LANES = 16
-"""Up to how many lanes the whole matrix is written; beyond it, the pairs with most time in common."""
+"""Up to how many streams the whole matrix is written; beyond it, the pairs with most time in common."""
 
 LISTED_PAIRS = 30
 """How many pairs are listed where the matrix is too large."""

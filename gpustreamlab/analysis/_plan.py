@@ -75,8 +75,7 @@ class Request:
     """One partition as it was asked for, in SMs."""
 
     name: str
-    sms: int | None
-    """None for the rest."""
+    sms: int | None  # None for the rest
     options: PartitionOptions
 
 
@@ -204,10 +203,8 @@ def _rounded_sms(request: Request, resource: SMResource, rounding: Rounding) -> 
 
 
 def _free_groups(requests: Sequence[Request], granted: Mapping[str, int], resource: SMResource) -> int:
-    """Return how many smallest groups are left, if each partition with steps of more than a TPC has groups of its own.
-
-    Careful: two such partitions might share a group. The remainder of the smallest split serves none of them.
-    """
+    """Return how many smallest groups are left, if each partition with steps of more than a TPC has groups of its own."""
+    # Careful: two such partitions might share a group. The remainder of the smallest split serves none of them.
     taken = 0
     for request in requests:
         step = _step_sms(request, resource)
@@ -318,13 +315,7 @@ def plan_partitions(
 
 
 def unenforced_layout(shares: Mapping[str, Share], device: Device) -> Layout:
-    """Return the layout of a device that cannot partition its SMs: every partition is the whole card.
-
-    Raises
-    ------
-    PartitionError
-        If nothing readable, or more than the card, was asked for.
-    """
+    """Return the layout of a device that cannot partition its SMs: every partition is the whole card."""
     requests = read_requests(shares, device.sm_count)
     problem = _size_problem(requests, device, min_sms=1)
     if problem:
@@ -343,15 +334,7 @@ def unenforced_layout(shares: Mapping[str, Share], device: Device) -> Layout:
 
 
 def check_layout(layout: Layout, device: Device) -> Layout:
-    """Return a layout that fits a device; raise `PartitionError` for one that does not.
-
-    Raises
-    ------
-    PartitionUnavailableError
-        If the device cannot partition its SMs.
-    PartitionError
-        If partitions share groups, or have groups or counts that the device does not have.
-    """
+    """Return a layout that fits a device; raise `PartitionError` for one that does not."""
     if not isinstance(layout, Layout):
         raise PartitionError(f"A {type(layout).__name__} is not a layout. {_HOW_TO_PLAN}")
     if not layout.is_enforced:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-
-from gpustreamlab.model import SPAN_KINDS
-from gpustreamlab.typing import Int64Array, SpanKind
 
 OVERLAP_WORK = 10_000
 """How hard NumPy may try to find a byte that two strided arrays share; beyond that they "may" share one."""
@@ -20,18 +16,12 @@ _SHIFT = 1 << 20
 class Region(NamedTuple):
     """Bytes of device memory, as an array walks over them."""
 
-    start: int
-    """First byte."""
-    end: int
-    """Behind the last byte."""
-    address: int | None = None
-    """Of the element at index 0; None where all bytes from start to end are covered."""
-    shape: tuple[int, ...] = ()
-    """Size of each dimension."""
-    strides: tuple[int, ...] = ()
-    """Bytes from one element to the next along each dimension."""
-    itemsize: int = 1
-    """Bytes of one element."""
+    start: int  # First byte
+    end: int  # Behind the last byte
+    address: int | None = None  # Of the element at index 0; None where all bytes from start to end are covered
+    shape: tuple[int, ...] = ()  # Size of each dimension
+    strides: tuple[int, ...] = ()  # Bytes from one element to the next along each dimension
+    itemsize: int = 1  # Bytes of one element
     is_certain: bool = True
     """False where only some of the elements are meant, and it is not known which (an index array chose them)."""
 
@@ -117,53 +107,3 @@ class _Addresses:
             "strides": strides,
             "data": (region.address, True),
         }
-
-
-class Layer(IntEnum):
-    """A layer of a lane, from the top."""
-
-    NAMED = 0
-    """Ranges on streams; ranges of others (NVTX) and samples of the Python stack on threads of the host."""
-    WORK = 1
-    """Kernels, copies and fills on streams, and calls on threads of the host."""
-
-
-class Level(IntEnum):
-    """Spans that share rows. Those of two levels never lie in one row."""
-
-    RANGE = 0
-    """Ranges: they nest by their parents, and so does all that is of no other level."""
-    ANNOTATION = 1
-    """Ranges of others: they nest by time."""
-    SAMPLE = 2
-    """Samples of a thread's Python stack: they follow each other."""
-    WORK = 3
-    """Kernels, copies and fills: they follow each other, but for those of one graph."""
-    CALL = 4
-    """Calls of the host: they nest by time, where one is made of others."""
-
-    @property
-    def layer(self) -> Layer:
-        """The layer that it belongs to."""
-        return Layer.NAMED if self < Level.WORK else Layer.WORK
-
-
-_LEVELS = {
-    SpanKind.KERNEL: Level.WORK,
-    SpanKind.COPY: Level.WORK,
-    SpanKind.FILL: Level.WORK,
-    SpanKind.HOST: Level.CALL,
-    SpanKind.ANNOTATION: Level.ANNOTATION,
-    SpanKind.SAMPLE: Level.SAMPLE,
-}
-
-LEVEL_OF_KIND: Int64Array = np.array([_LEVELS.get(kind, Level.RANGE) for kind in SPAN_KINDS], np.int64)
-"""Level by the code of the kind; shape (n_kinds,), int64."""
-
-LAYER_OF_LEVEL: Int64Array = np.array([level.layer for level in Level], np.int64)
-"""Layer by level; shape (n_levels,), int64."""
-
-LEVEL_COUNT = len(Level)
-
-LEVEL_TOLERANCE_NS = 100
-"""Spans of any level but ranges that overlap by no more than this follow each other: no clock of a device is better."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from gpustreamlab._util.words import text_width, wrap_sentence
+from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name, show_text
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_Thing = TypeVar("_Thing")
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
 _HEAD = f"{_CELL};font-weight:600"
 _WRAPPED = "white-space:normal;text-align:left;vertical-align:top"
@@ -33,42 +35,34 @@ _NAME_LEAST = 10
 """How many characters of a name text has at least."""
 _BAR_EM = 14
 """Width of the longest bar."""
+NOTE_CHARACTERS = 300
+"""How many characters of a note are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReportTable:
     """A table of text. What it has beside its cells shows on pages only."""
 
-    caption: str
-    """What it shows."""
+    caption: str  # What it shows
     rows: list[list[str]]
     """Its rows, the first of them the head, all of one length. A row with nothing but a first cell is a note."""
-    has_row_heads: bool = False
-    """Whether the first cell of a row is what the row is about."""
+    has_row_heads: bool = False  # Whether the first cell of a row is what the row is about
     shade: FloatArray | None = None
     """How dark each cell behind the head is, from 0 to 1; shape (n_rows - 1, n_columns), float64."""
-    bars: list[float] | None = None
-    """Length of a bar behind each row but the head, as a share of the longest possible."""
-    names: tuple[int, ...] = (0,)
-    """Columns of names, which text cuts where the rows are too wide."""
-    lines: list[str] | None = None
-    """What text has in its place, where the rows are too wide all the same."""
-    wraps: bool = False
-    """Whether cells are sentences, which go on in further lines where a page is narrow."""
+    bars: list[float] | None = None  # Length of a bar behind each row but the head, as a share of the longest possible
+    names: tuple[int, ...] = (0,)  # Columns of names, which text cuts where the rows are too wide
+    lines: list[str] | None = None  # What text has in its place, where the rows are too wide all the same
+    wraps: bool = False  # Whether cells are sentences, which go on in further lines where a page is narrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Report:
     """What a result has to say."""
 
-    title: str
-    """What it is, in a word or two."""
-    line: str
-    """The main figures; text and pages have them behind the title."""
-    tables: tuple[ReportTable, ...] = ()
-    """The figures."""
-    notes: tuple[str, ...] = ()
-    """What they mean and what they leave out, one sentence each."""
+    title: str  # What it is, in a word or two
+    line: str  # The main figures; text and pages have them behind the title
+    tables: tuple[ReportTable, ...] = ()  # The figures
+    notes: tuple[str, ...] = ()  # What they mean and what they leave out, one sentence each
 
 
 class Reported(ABC):
@@ -130,6 +124,8 @@ class Answer(Reported):
 
     _title: ClassVar[str]
     """What stands before its line."""
+    _simulated: ClassVar[str] = "No hardware stands behind these times."
+    """What it means that the device is simulated."""
     _frame: ClassVar[Mapping[str, str | tuple[str, str | Sequence[str]]]]
     """Columns of the data frame: the attribute, and of codes what they point into: a table of the trace, or texts."""
 
@@ -181,13 +177,28 @@ class Answer(Reported):
 
     def _report(self) -> Report:
         tables = tuple(self._tables()) if len(self) else ()
-        notes = (*self._notes(), *simulated_notes(self.metadata))
+        notes = (*self._notes(), *simulated_notes(self.metadata, self._simulated))
         return Report(title=self._title, line=self._line(), tables=tables, notes=notes)
 
 
 def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()") -> list[list[str]]:
     """Return the last row of a table that leaves out some, as a list of it; an empty one where none is left out."""
     return [[f"… {count:,} {hint}", *[""] * (column_count - 1)]] if count > 0 else []
+
+
+def listed(
+    caption: str,
+    head: list[str],
+    things: Sequence[_Thing],
+    cells: Callable[[_Thing], list[str]],
+    *,
+    most: int = 20,
+    hint: str = "more: see .to_pandas()",
+    **options: Any,
+) -> ReportTable:
+    """Return a table with a row for each thing, of many for the first ones, and the rest counted."""
+    rows = [head, *map(cells, things[:most]), *more_row(len(things) - most, len(head), hint)]
+    return ReportTable(caption=caption, rows=rows, **options)
 
 
 def add_up(columns: Sequence[Int64Array], duration_ns: Int64Array) -> list[tuple[list[int], int, int]]:
@@ -206,9 +217,9 @@ def text_column(texts: Iterable[str], codes: Int64Array) -> pd.Series[Any]:
     return pd.Series(np.array([*texts, None], dtype=object)[codes], dtype=object)
 
 
-def simulated_notes(metadata: TraceMetadata) -> list[str]:
-    """Say that the times are of a simulated device, where they are."""
-    return [f"Simulated: {metadata.device_label}. No hardware stands behind these times."] if metadata.simulated else []
+def simulated_notes(metadata: TraceMetadata, meaning: str = "No hardware stands behind these times.") -> list[str]:
+    """Say that a device is simulated, and what that means, where it is."""
+    return [f"Simulated: {metadata.device_label}. {meaning}"] if metadata.simulated else []
 
 
 def text_lines(table: ReportTable) -> list[str]:
@@ -271,3 +282,59 @@ def _html_row(table: ReportTable, place: int) -> str:
         width_em = _BAR_EM * table.bars[place]
         cells.append(f"<td style='{_CELL};{_LEFT}'><span style='{_BAR};width:{width_em:.2f}em'></span></td>")
     return "".join(cells)
+
+
+# What metadata have to say
+
+
+def device_text(meta: TraceMetadata) -> str:
+    """Name the device, and say whether it is real, as far as that is known."""
+    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("from columns", meta.is_from_columns))
+    source = next((word for word, is_so in known if is_so), "measured on hardware")
+    return f"{display_name(meta.device_name)} ({source})"
+
+
+def missing_facts(meta: TraceMetadata) -> list[str]:
+    """Say what the trace does not hold; empty where nothing is missing."""
+    facts = [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
+    if meta.capture_note:
+        lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
+        facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")
+    if meta.dropped_spans:
+        facts.append(dropped_text(meta))
+    if meta.pending_spans:
+        facts.append(pending_text(meta.pending_spans, meta))
+    if meta.recovery_note:
+        facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
+    return [*facts, *(display_name(fact, NOTE_CHARACTERS) for fact in meta.missing)]
+
+
+def dropped_text(meta: TraceMetadata) -> str:
+    """Say how many spans are missing, and why."""
+    records = f", {meta.dropped_records:,} of them kernels, copies and calls" if meta.dropped_records else ""
+    reasons = "a full buffer, a closed stream, an error or an interrupt"
+    return f"{count_text(meta.dropped_spans, 'span')} dropped{records} ({reasons})"
+
+
+def pending_text(count: int, meta: TraceMetadata) -> str:
+    """Say that spans have not ended, and what waits for them; of a run that was cut short nothing does."""
+    if meta.recovery_note:
+        return f"{count_text(count, 'span')} had not ended when the run was cut short"
+    if count == 1:
+        return "1 span has not ended yet: lab.synchronize() waits for it"
+    return f"{count:,} spans have not ended yet: lab.synchronize() waits for them"
+
+
+def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
+    """Say why a trace may be empty, as far as that is known, and what to type; nothing where spans have not ended yet."""
+    count = meta.unselected_work
+    if meta.part_of_spans or meta.is_from_columns or meta.imported:
+        return nothing.removesuffix(" yet")
+    if meta.pending_spans:
+        return ""
+    if not count:
+        if meta.tier is not CaptureTier.RANGES:
+            return f"{nothing}: no kernel, copy or fill has ended"
+        return f"{nothing}: select a stream with lab.on(...), or record all work with lab.capture('kernels')"
+    work = "1 kernel, copy or fill was" if count == 1 else f"{count:,} kernels, copies or fills were"
+    return f"{work} launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"

@@ -15,21 +15,55 @@ calls, nothing is known before they have ended: each is put above all that it co
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import distinct
-from gpustreamlab.analysis._regions import LAYER_OF_LEVEL, LEVEL_COUNT, LEVEL_OF_KIND, LEVEL_TOLERANCE_NS, Level
-from gpustreamlab.model import Trace
-from gpustreamlab.typing import BoolArray, FloatArray, Int32Array, Int64Array
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.typing import BoolArray, FloatArray, Int32Array, Int64Array, SpanKind
 
 MAX_LANE_ROWS = 64
 """How many sub-rows spans of one level have in a lane at most; what would need more is folded into the last, and counted."""
 LEAST_SHARE = 0.3  # Lowest bar beside the highest of its lane, so that it can still be seen and hit
 NEVER_NS = 1 << 62
+KEPT_INTERVALS = 512  # How many of a sub-row's last spans are known, to place one that comes late between them
+
+
+class Layer(IntEnum):
+    """A layer of a lane, from the top."""
+
+    NAMED = 0  # Ranges on streams; ranges of others (NVTX) and samples of the Python stack on threads of the host
+    WORK = 1  # Kernels, copies and fills on streams, and calls on threads of the host
+
+
+class Level(IntEnum):
+    """Spans that share rows. Those of two levels never lie in one row."""
+
+    RANGE = 0  # Ranges: they nest by their parents, and so does all that is of no other level
+    ANNOTATION = 1  # Ranges of others: they nest by time
+    SAMPLE = 2  # Samples of a thread's Python stack: they follow each other
+    WORK = 3  # Kernels, copies and fills: they follow each other, but for those of one graph
+    CALL = 4  # Calls of the host: they nest by time, where one is made of others
+
+
+_LEVELS = {
+    SpanKind.KERNEL: Level.WORK,
+    SpanKind.COPY: Level.WORK,
+    SpanKind.FILL: Level.WORK,
+    SpanKind.HOST: Level.CALL,
+    SpanKind.ANNOTATION: Level.ANNOTATION,
+    SpanKind.SAMPLE: Level.SAMPLE,
+}
+LEVEL_OF_KIND: Int64Array = np.array([_LEVELS.get(kind, Level.RANGE) for kind in SPAN_KINDS], np.int64)
+"""Level by the code of the kind; shape (n_kinds,), int64."""
+LEVEL_TOLERANCE_NS = 100
+"""Spans of any level but ranges that overlap by no more than this follow each other: no clock of a device is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,25 +94,8 @@ class RowTable:
 
 
 def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
-    """Give each span of a trace its row.
-
-    Notes
-    -----
-    Ranges that overlap by no more than the trace's own stated error count as following each other. Linear but for sorting,
-    except that spans which overlap on one row without nesting are placed one by one.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
-    >>> trace = Trace(
-    ...     start_ns=[0, 500, 0], end_ns=[1000, 900, 5], queued_ns=[0, 0, 0], lane=[0, 0, 1], name=[0, 1, 1], kind=[0, 0, 0],
-    ...     parent=[-1, 0, -1], thread=[-1, -1, -1], names=("step", "gemm"), lanes=(Lane(name="a"), Lane(name="b")),
-    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
-    ... )
-    >>> rows, codes = span_rows(trace)
-    >>> codes.tolist(), rows.lane.tolist(), rows.sub_row.tolist()
-    ([0, 1, 2], [0, 0, 1], [0, 1, 0])
-    """
+    """Give each span of a trace its row."""
+    # Ranges that overlap by no more than the trace's own stated error count as following each other.
     planner = Planner(trace.metadata.clock_error_ns + trace.metadata.range_error_ns)
     counts = [part.granted_sms for part in trace.partitions] + [trace.metadata.device.sm_count]  # -1, the whole card, is last
     spans = Spans(trace.lane.astype(np.int64), trace.start_ns, trace.end_ns, np.array(counts, np.int64)[trace.partition])
@@ -98,10 +115,7 @@ def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
 
 
 def _nesting(trace: Trace, rows: Int64Array, tolerance_ns: int) -> tuple[Int64Array, Int64Array]:
-    """Return how many ranges enclose each of these, which are all, and the track of the outermost; shape (n,) each.
-
-    Ranges that nothing encloses, and all within them, lie side by side where they overlap.
-    """
+    """Return how many ranges enclose each of these, which are all, and the track of the outermost; shape (n,) each."""
     # What is no range is in no lane, so that it encloses nothing.
     lane, above = np.full(len(trace), -1), np.full(len(trace), -1)
     lane[rows] = trace.lane[rows]
@@ -118,10 +132,7 @@ def _nesting(trace: Trace, rows: Int64Array, tolerance_ns: int) -> tuple[Int64Ar
 
 
 def enclosing(above: Int64Array, lane: Int64Array | Int32Array) -> Int64Array:
-    """Return for each span the nearest one around it that is of its own lane, or -1; shape (n,), int64.
-
-    Ranges may nest across lanes: where the one around a span is elsewhere, the next one around that counts.
-    """
+    """Return for each span the nearest one around it that is of its own lane, or -1; shape (n,), int64."""
     found = above.copy()
     for _ in range(4 * MAX_LANE_ROWS):
         away = np.flatnonzero((found >= 0) & (lane[found] != lane))
@@ -181,14 +192,10 @@ class Planner:
         self._sub_rows: list[tuple[int, tuple[int, int, int, int]]] = []
         """Lane of each sub-row, and by what those of a lane are sorted, from the top: level, track, depth, slot."""
         self._numbers: dict[tuple[Place, int], tuple[int, bool]] = {}
-        self._of_level: dict[tuple[int, int], list[int]] = {}
-        """The sub-rows of each lane and level."""
-        self._folded: set[int] = set()
-        """Sub-rows that took what fits nowhere."""
-        self._codes: dict[tuple[int, int], int] = {}
-        """The code of a row by its sub-row and the SMs that its spans had."""
-        self.folded_spans = 0
-        """Spans in rows where they may cover others."""
+        self._of_level: dict[tuple[int, int], list[int]] = {}  # The sub-rows of each lane and level
+        self._folded: set[int] = set()  # Sub-rows that took what fits nowhere
+        self._codes: dict[tuple[int, int], int] = {}  # The code of a row by its sub-row and the SMs that its spans had
+        self.folded_spans = 0  # Spans in rows where they may cover others
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -221,12 +228,12 @@ class Planner:
         if not len(level):
             return level
         widest, deepest = int(track.max()) + 1, int(depth.max()) + 1
-        keys, group = distinct(((spans.lane * LEVEL_COUNT + level) * widest + track) * deepest + depth)
+        keys, group = distinct(((spans.lane * len(Level) + level) * widest + track) * deepest + depth)
         places = []
         for key in keys.tolist():
             rest, of_depth = divmod(key, deepest)
             rest, of_track = divmod(rest, widest)
-            places.append(Place(rest // LEVEL_COUNT, rest % LEVEL_COUNT, of_track, of_depth))
+            places.append(Place(rest // len(Level), rest % len(Level), of_track, of_depth))
         slot = self.slots(places, group, spans.start_ns, spans.end_ns)
         width = int(spans.sms.max()) + 1
         keys, row = distinct((group * (MAX_LANE_ROWS + 1) + slot) * width + spans.sms)
@@ -258,7 +265,7 @@ class Planner:
         by_place = sorted(range(len(lanes)), key=self._sub_rows.__getitem__)
         rank = np.empty(len(lanes), np.int64)
         rank[by_place] = np.arange(len(lanes)) - np.searchsorted(lanes[by_place], lanes[by_place])
-        layers = LAYER_OF_LEVEL[np.array([order[0] for _, order in self._sub_rows], np.int64)]
+        layers = np.array([Layer.WORK if order[0] >= Level.WORK else Layer.NAMED for _, order in self._sub_rows], np.int64)
         number, sms = np.array(list(self._codes), np.int64).reshape(-1, 2).T
         lane, empty = lanes[number], np.setdiff1d(np.arange(lane_count), lanes)
         most = np.zeros(lane_count, np.int64)
@@ -278,10 +285,8 @@ class Planner:
 def place_in_slots(
     group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int = 0
 ) -> Int64Array:
-    """Place intervals in the lowest slot of their group that is free, as long as it is one of the first `MAX_LANE_ROWS`.
-
-    What has no length may get a higher one where others end just then.
-    """
+    """Place intervals in the lowest slot of their group that is free, as long as it is one of the first `MAX_LANE_ROWS`."""
+    # What has no length may get a higher one where others end just then.
     slots = np.zeros(len(group), np.int64)
     same = group[1:] == group[:-1]
     if not (same & (start_ns[1:] < end_ns[:-1])).any():
@@ -331,11 +336,8 @@ def _reach_before(group: Int64Array | Int32Array, end_ns: Int64Array) -> Int64Ar
 
 
 def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> Int64Array | None:
-    """Give each interval the slot below all that run when it starts; None where that is not the lowest free one, or is covered.
-
-    Of intervals that nest, as calls that are made of others do, it always is. Intervals are sorted by start, the longest
-    first; where `begins`, none before reaches any further.
-    """
+    """Give each interval the slot below all that run when it starts; None where that is not the lowest that is free."""
+    # Of intervals that nest, as calls that are made of others do, it is. They are sorted by start, the longest first.
     cluster = np.cumsum(begins) - 1
     least_ns = int(start_ns.min())
     width_ns = int(end_ns.max()) - least_ns + tolerance_ns + 1
@@ -355,10 +357,7 @@ def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, t
 
 
 def _lie_below_running(slots: Int64Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> bool:
-    """Tell whether in every slot above an interval, the last one before it still runs when it starts.
-
-    Slots from `MAX_LANE_ROWS` on are not asked for: there may be as many as intervals, and what lies in them is folded.
-    """
+    """Tell whether in every slot above an interval, the last one before it still runs when it starts."""
     low = np.flatnonzero(slots < MAX_LANE_ROWS)
     slots, start_ns, end_ns = slots[low], start_ns[low], end_ns[low]
     by_slot = np.split(np.argsort(slots, kind="stable"), np.cumsum(np.bincount(slots))[:-1])
@@ -400,3 +399,170 @@ def _take_slot(free: list[int], last_end_ns: list[int], end: int) -> int:
     for other in covered:
         heapq.heappush(free, other)
     return slot
+
+
+# While spans come in
+
+
+class ArrivedSpans(NamedTuple):
+    """Spans in the order in which they came, as columns of equal length."""
+
+    number: Int64Array  # Numbers that tell spans apart; shape (n,), int64
+    parent: Int64Array  # Number of the enclosing span, or -1; shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
+    start_ns: Int64Array  # Shape (n,), int64
+    end_ns: Int64Array  # Shape (n,), int64
+    sms: Int64Array  # How many SMs each could use; shape (n,), int64
+    kind: Int64Array  # Code of the `SpanKind`; shape (n,), int64
+
+
+class OpenSpans(NamedTuple):
+    """Ranges that have not come yet and enclose some spans that have, as columns of equal length."""
+
+    number: Int64Array  # Shape (n,), int64
+    parent: Int64Array  # Shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
+
+
+class LiveRows(Planner):
+    """The rows of a timeline that grows."""
+
+    upwards = frozenset({Level.ANNOTATION, Level.CALL})
+
+    def __init__(self, tolerance_ns: int = 0) -> None:
+        super().__init__(tolerance_ns)
+        self._stacks: dict[Place, _Stack] = {}
+
+    def add(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Int64Array:
+        """Return the code of each span's row; shape (n,), int64."""
+        level, depth = LEVEL_OF_KIND[spans.kind], np.zeros(len(spans.number), np.int64)
+        ranges = np.flatnonzero(level == Level.RANGE)
+        if (spans.parent[ranges] >= 0).any():
+            columns = zip((spans.number, spans.parent, spans.lane), open_spans, strict=True)
+            number, parent, lane = (np.concatenate((own[ranges], opened)) for own, opened in columns)
+            depth[ranges] = climb(enclosing(_rows_of(number, parent), lane))[0][: len(ranges)]
+        return self.place(Spans(spans.lane, spans.start_ns, spans.end_ns, spans.sms), level, depth, 0 * depth)
+
+    def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+        """Return which sub-row of its place each span has: one where it fits between those that came before; shape (n,)."""
+        tolerance_ns = self.tolerance_of(places)
+        order = by_group_and_start(group, start_ns, end_ns)
+        group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
+        slots = place_in_slots(group, start_ns, end_ns, tolerance_ns)
+        for first, last in pairwise(np.flatnonzero(np.diff(group, prepend=-1, append=-1)).tolist()):
+            place, own = places[group[first]], slice(first, last)
+            if place not in self._stacks:
+                self._stacks[place] = _Stack(tolerance_ns, is_upwards=place.level in self.upwards)
+            self._stacks[place].fill(start_ns[own], end_ns[own], slots[own])
+        found = np.empty(len(order), np.int64)
+        found[order] = slots
+        return found
+
+
+class _Stack:
+    """Sub-rows directly below each other: each takes spans that follow each other."""
+
+    def __init__(self, tolerance_ns: int, *, is_upwards: bool = False) -> None:
+        self._tolerance_ns, self._is_upwards = tolerance_ns, is_upwards
+        self.rows: list[_SubRow] = []
+
+    def fill(self, starts: Int64Array, ends: Int64Array, slots: Int64Array) -> None:
+        """Put spans where there is room."""
+        is_plain = not slots.any()
+        if is_plain and not self._collides(0, int(starts[0]), int(ends[0])):
+            self.rows[0].extend(starts, ends)
+        elif self._is_upwards:
+            order = np.lexsort((-starts, ends))
+            slots[order] = self._fit_all(starts[order], ends[order])
+        else:
+            wanted = np.minimum(slots, MAX_LANE_ROWS)
+            for slot in np.unique(wanted).tolist():
+                rows = np.flatnonzero(wanted == slot)
+                slots[rows] = self._append(slot, starts[rows], ends[rows])
+
+    def _append(self, slot: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        """Put spans that follow each other behind those of a sub-row; those that come too late for it, where there is room."""
+        found = np.full(len(starts), slot)
+        if slot == MAX_LANE_ROWS:
+            return found
+        at = int(np.searchsorted(starts, self._row(slot).reach_ns - self._tolerance_ns))
+        # Few late ones are placed one by one, many in the first sub-row behind which they come.
+        late = starts[:at], ends[:at]
+        found[:at] = self._append(slot + 1, *late) if at > KEPT_INTERVALS else self._fit_all(*late)
+        while at < len(starts) and self._collides(slot, int(starts[at]), int(ends[at])):
+            # What came late may have reached further still.
+            found[at] = self._fit(int(starts[at]), int(ends[at]))
+            at += 1
+        if at < len(starts):
+            self._row(slot).extend(starts[at:], ends[at:])
+        return found
+
+    def _fit_all(self, starts: Int64Array, ends: Int64Array) -> list[int]:
+        return [self._fit(*span) for span in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _fit(self, start_ns: int, end_ns: int) -> int:
+        """Put one span into the first sub-row that has room."""
+        for slot in range(MAX_LANE_ROWS):
+            if self._row(slot).take(start_ns, end_ns, self._tolerance_ns):
+                return slot
+        return MAX_LANE_ROWS
+
+    def _collides(self, slot: int, start_ns: int, end_ns: int) -> bool:
+        return _collides(start_ns, end_ns, self._row(slot).reach_ns, self._tolerance_ns)
+
+    def _row(self, slot: int) -> _SubRow:
+        while len(self.rows) <= slot:
+            self.rows.append(_SubRow())
+        return self.rows[slot]
+
+
+@dataclass(slots=True)
+class _SubRow:
+    """Spans that follow each other: the last of them, in order of time."""
+
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    reach_ns: int = -NEVER_NS  # End of the last one
+    since_ns: int = -NEVER_NS  # End of the last one that is not known any more
+
+    def extend(self, starts: Int64Array, ends: Int64Array) -> None:
+        """Take spans that come behind all others."""
+        if len(starts) > KEPT_INTERVALS:
+            self.starts, self.ends = [], []
+            self.since_ns = int(ends[-KEPT_INTERVALS - 1])
+        self.starts += starts[-KEPT_INTERVALS:].tolist()
+        self.ends += ends[-KEPT_INTERVALS:].tolist()
+        self._trim()
+
+    def take(self, start_ns: int, end_ns: int, tolerance_ns: int) -> bool:
+        """Take a span if it has room between the others."""
+        at = bisect_right(self.starts, start_ns)
+        before_ns = self.ends[at - 1] if at else self.since_ns
+        if _collides(start_ns, end_ns, before_ns, tolerance_ns):
+            return False
+        if at < len(self.starts) and _collides(self.starts[at], self.ends[at], end_ns, tolerance_ns):
+            return False
+        self.starts.insert(at, start_ns)
+        self.ends.insert(at, end_ns)
+        self._trim()
+        return True
+
+    def _trim(self) -> None:
+        self.reach_ns = self.ends[-1]
+        excess = len(self.starts) - KEPT_INTERVALS
+        if excess > KEPT_INTERVALS:
+            self.since_ns = self.ends[excess - 1]
+            del self.starts[:excess], self.ends[:excess]
+
+
+def _collides(start_ns: int, end_ns: int, before_ns: int, tolerance_ns: int) -> bool:
+    """Tell whether a span cannot follow one that ends at `before_ns` in one sub-row."""
+    return start_ns < before_ns and (start_ns < before_ns - tolerance_ns or end_ns <= before_ns)
+
+
+def _rows_of(number: Int64Array, wanted: Int64Array) -> Int64Array:
+    """Return the row of each wanted number, or -1."""
+    order = np.argsort(number, kind="stable")
+    at = np.minimum(np.searchsorted(number[order], wanted), len(order) - 1)
+    rows: Int64Array = np.where((number[order][at] == wanted) & (wanted >= 0), order[at], -1)
+    return rows

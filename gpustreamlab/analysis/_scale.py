@@ -23,20 +23,13 @@ PICK_SAMPLES = 8
 class Merged:
     """Items that stand for spans, in the order of these."""
 
-    first: Int64Array
-    """Place of the first span of each item; shape (n_items,), int64."""
-    last: Int64Array
-    """Place of the last one; shape (n_items,), int64."""
-    left_ns: Int64Array
-    """Start of the first span; shape (n_items,), int64."""
-    right_ns: Int64Array
-    """Latest end of the spans; shape (n_items,), int64."""
-    count: Int64Array
-    """How many spans there are; shape (n_items,), int64."""
-    busy_ns: Int64Array
-    """Sum of their durations; shape (n_items,), int64."""
-    pick: Int64Array
-    """Place of the longest of up to eight evenly spaced ones; shape (n_items,), int64."""
+    first: Int64Array  # Place of the first span of each item; shape (n_items,), int64
+    last: Int64Array  # Place of the last one; shape (n_items,), int64
+    left_ns: Int64Array  # Start of the first span; shape (n_items,), int64
+    right_ns: Int64Array  # Latest end of the spans; shape (n_items,), int64
+    count: Int64Array  # How many spans there are; shape (n_items,), int64
+    busy_ns: Int64Array  # Sum of their durations; shape (n_items,), int64
+    pick: Int64Array  # Place of the longest of up to eight evenly spaced ones; shape (n_items,), int64
 
     def __len__(self) -> int:
         return len(self.first)

@@ -1,4 +1,4 @@
-"""What the lanes of a session take of device memory as scratch, as a table."""
+"""What the streams of a session take of device memory as scratch, as a table."""
 
 from __future__ import annotations
 
@@ -17,24 +17,20 @@ _HINT = 'Nothing was taken yet. Take some: with lab.stream("decode").scratch(1 <
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchStatistics:
-    """What one lane has of scratch memory."""
+    """What one stream has of scratch memory."""
 
-    lane: str
-    """Name of the lane."""
-    used_bytes: int
-    """In use now, as it was asked for."""
-    peak_bytes: int
-    """The most that was in use at once."""
-    allocation_count: int
-    """How often scratch was taken."""
+    stream: str  # Its name
+    used_bytes: int  # In use now, as it was asked for
+    peak_bytes: int  # The most that was in use at once
+    allocation_count: int  # How often scratch was taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScratchTable(Reported):
-    """The scratch memory of every lane of a session."""
+    """The scratch memory of every stream of a session."""
 
     items: tuple[ScratchStatistics, ...]
-    """One for each lane."""
+    """One for each stream."""
 
     _columns: ClassVar[tuple[str, ...]] = ()
 
@@ -44,16 +40,16 @@ class ScratchTable(Reported):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, lane: str) -> ScratchStatistics:
+    def __getitem__(self, stream: str) -> ScratchStatistics:
         for item in self.items:
-            if item.lane == lane:
+            if item.stream == stream:
                 return item
-        hint = nearest_hint(str(lane), [item.lane for item in self.items]) if self.items else "No stream was opened yet."
-        raise StreamNotFoundError(f"The scratch table has no stream {lane!r}. {hint}")
+        hint = nearest_hint(str(stream), [item.stream for item in self.items]) if self.items else "No stream was opened yet."
+        raise StreamNotFoundError(f"The scratch table has no stream {stream!r}. {hint}")
 
     @property
     def used_bytes(self) -> int:
-        """What all lanes have in use."""
+        """What all streams have in use."""
         return sum(item.used_bytes for item in self.items)
 
     def _line(self) -> str:
@@ -62,7 +58,7 @@ class ScratchTable(Reported):
     def _report(self) -> Report:
         rows = [
             [
-                display_name(item.lane, _NAME_WIDTH),
+                display_name(item.stream, _NAME_WIDTH),
                 f"{item.used_bytes:,} B",
                 f"{item.peak_bytes:,} B",
                 f"{item.allocation_count:,}",

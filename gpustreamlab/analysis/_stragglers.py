@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab.analysis._busy import require_trace
-from gpustreamlab.analysis._report import Answer, ReportTable, more_row
+from gpustreamlab.analysis._report import Answer, ReportTable, listed
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
@@ -18,7 +18,6 @@ from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTED_NAMES = 12
 _ALIKE = [SPAN_KINDS.index(kind) for kind in (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.KERNEL)]
 _PREFIX = re.compile(r"((?:rank|file) \d+)(?= )|([^: ]+)(?=:)")
 """What names of lanes begin with where they tell whose they are."""
@@ -108,26 +107,14 @@ class Stragglers(Answer):
         return f"{who} of {len(one.at_ns):,} {display_name(one.name)}, by {late} in the median"
 
     def _tables(self) -> list[ReportTable]:
-        rows = [["name", "rounds", "last", "median", "worst", "first"]]
-        for one in self.names[:LISTED_NAMES]:
+        def cells(one: Lateness) -> list[str]:
             late_ns, ahead_ns = one.late_ns, np.median(one.behind_ns, axis=0)
-            first = int(ahead_ns.argmax())
-            rows.append(
-                [
-                    display_name(one.name),
-                    f"{len(one.at_ns):,}",
-                    _who(self, one, "{}, {:,}"),
-                    format_ns(float(np.median(late_ns))),
-                    format_ns(int(late_ns.max())),
-                    f"{self.groups[first]}, {format_ns(float(ahead_ns[first]))}",
-                ]
-            )
-        rows += more_row(len(self.names) - LISTED_NAMES, 6)
-        return [
-            ReportTable(
-                caption="Who was last and how often, how late that was for the others, and who was furthest ahead", rows=rows
-            )
-        ]
+            first, times = int(ahead_ns.argmax()), (float(np.median(late_ns)), int(late_ns.max()))
+            who = [display_name(one.name), f"{len(one.at_ns):,}", _who(self, one, "{}, {:,}")]
+            return [*who, *map(format_ns, times), f"{self.groups[first]}, {format_ns(float(ahead_ns[first]))}"]
+
+        caption = "Who was last and how often, how late that was for the others, and who was furthest ahead"
+        return [listed(caption, ["name", "rounds", "last", "median", "worst", "first"], self.names, cells, most=12)]
 
     def _notes(self) -> list[str]:
         undecided = sum(int((one.last < 0).sum()) for one in self.names)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpustreamlab.analysis._busy import KIND_WORDS, RANGE_CODE, is_work, join_words, require_trace
-from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, display_name
@@ -19,22 +19,14 @@ from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array
 class StrayGroup:
     """Strays of one name that went the same way."""
 
-    name: str
-    """What ran."""
-    ran_on: str
-    """The stream on which it ran."""
-    selected: str
-    """The stream that was selected."""
-    ran_in: str | None
-    """Partition in which it ran; None for the whole card."""
-    selected_in: str | None
-    """Partition of the selected stream; None for the whole card."""
-    span_count: int
-    """How many ran."""
-    total_ns: int
-    """What their durations add up to, in ns."""
-    fix: str = ""
-    """What to do."""
+    name: str  # What ran
+    ran_on: str  # The stream on which it ran
+    selected: str  # The stream that was selected
+    ran_in: str | None  # Partition in which it ran; None for the whole card
+    selected_in: str | None  # Partition of the selected stream; None for the whole card
+    span_count: int  # How many ran
+    total_ns: int  # What their durations add up to, in ns
+    fix: str = ""  # What to do
 
     @property
     def left_partition(self) -> bool:
@@ -122,9 +114,8 @@ class Strays(Answer):
         return stray_line(self)
 
     def _tables(self) -> list[ReportTable]:
-        rows, groups = [["name", "ran on", "selected", "partition", "spans", "time"]], self.groups
-        rows += [_row(group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 6)
-        return [ReportTable(caption="Work that left the selected stream", rows=rows, names=(0, 1, 2, 3))]
+        head = ["name", "ran on", "selected", "partition", "spans", "time"]
+        return [listed("Work that left the selected stream", head, self.groups, _row, names=(0, 1, 2, 3))]
 
     def _notes(self) -> tuple[str, ...]:
         return self.advice
@@ -178,10 +169,7 @@ def strays(trace: Trace) -> Strays:
 
 
 def nearest_ranges(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return the nearest range around each of these rows, or -1; ranges of others are passed over.
-
-    Parents that point in a circle end at the depth at which rows are folded anyway.
-    """
+    """Return the nearest range around each of these rows, or -1; ranges of others are passed over."""
     above = trace.parent[rows]
     is_range = trace.kind == RANGE_CODE
     for _ in range(4 * MAX_LANE_ROWS):
@@ -198,21 +186,13 @@ def _partition_places(partitions: tuple[Partition, ...]) -> Int64Array:
     return np.array([*(names.index(part.name) for part in partitions), len(names)], np.int64)
 
 
-LISTED_GROUPS = 20
-"""How many groups the table lists."""
 LISTED_STREAMS = 3
 """For how many streams that work strayed to it is said what to do."""
 _NAME_WIDTH = 32
 
 
 def work_text(kind: Int64Array) -> str:
-    """Say how many kernels, copies and fills there are.
-
-    Examples
-    --------
-    >>> work_text(np.array([1, 1, 2]))
-    '2 kernels and 1 copy'
-    """
+    """Say how many kernels, copies and fills there are."""
     counts = np.bincount(kind, minlength=len(SPAN_KINDS)).tolist()
     shown = [count_text(count, *KIND_WORDS[kind]) for kind, count in zip(SPAN_KINDS, counts, strict=True) if count]
     return join_words(shown, "and") if shown else "nothing"

@@ -19,8 +19,9 @@ from gpustreamlab.analysis._busy import (
     used_stream_count,
     used_streams,
 )
-from gpustreamlab.analysis._concurrency import Concurrency, concurrency, finding_text, over_wall
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits, wait_line
+from gpustreamlab.analysis._overlap import Concurrency, concurrency, finding_text, over_wall
+from gpustreamlab.analysis._report import NOTE_CHARACTERS, device_text, empty_hint, missing_facts
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import stray_line, strays
 from gpustreamlab.analysis._utilization import layout_warnings, size_of, sms_text, utilization
@@ -29,8 +30,6 @@ from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
 
 WHOLE_SHARE = 0.995
 """Share of the time from which on kernels count as captured throughout."""
-NOTE_CHARACTERS = 300
-"""How many characters of a note are shown."""
 LISTED_LANES = 20
 """How many lanes a summary lists."""
 MOST_BLOCKS_PER_SM = 32
@@ -184,13 +183,6 @@ def lanes_text(trace: Trace) -> str:
     return " and ".join([*told, *([count_text(threads, "host thread")] if threads else [])])
 
 
-def device_text(meta: TraceMetadata) -> str:
-    """Name the device, and say whether it is real, as far as that is known."""
-    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("from columns", meta.is_from_columns))
-    source = next((word for word, is_so in known if is_so), "measured on hardware")
-    return f"{display_name(meta.device_name)} ({source})"
-
-
 def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[str]:
     """Say how the times were taken and how far they can be trusted; the tier is that of the figures, see `basis_of`."""
     if meta.is_from_columns:
@@ -241,49 +233,3 @@ def captured_by(meta: TraceMetadata) -> str:
     """Say what told of kernels, and how exactly: another tool's file does not say that, only in which steps it counts."""
     error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns else ""
     return f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
-
-
-def missing_facts(meta: TraceMetadata) -> list[str]:
-    """Say what the trace does not hold; empty where nothing is missing."""
-    facts = [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
-    if meta.capture_note:
-        lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
-        facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")
-    if meta.dropped_spans:
-        facts.append(dropped_text(meta))
-    if meta.pending_spans:
-        facts.append(pending_text(meta.pending_spans, meta))
-    if meta.recovery_note:
-        facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
-    return [*facts, *(display_name(fact, NOTE_CHARACTERS) for fact in meta.missing)]
-
-
-def dropped_text(meta: TraceMetadata) -> str:
-    """Say how many spans are missing, and why."""
-    records = f", {meta.dropped_records:,} of them kernels, copies and calls" if meta.dropped_records else ""
-    reasons = "a full buffer, a closed stream, an error or an interrupt"
-    return f"{count_text(meta.dropped_spans, 'span')} dropped{records} ({reasons})"
-
-
-def pending_text(count: int, meta: TraceMetadata) -> str:
-    """Say that spans have not ended, and what waits for them; of a run that was cut short nothing does."""
-    if meta.recovery_note:
-        return f"{count_text(count, 'span')} had not ended when the run was cut short"
-    if count == 1:
-        return "1 span has not ended yet: lab.synchronize() waits for it"
-    return f"{count:,} spans have not ended yet: lab.synchronize() waits for them"
-
-
-def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
-    """Say why a trace may be empty, as far as that is known, and what to type; nothing where spans have not ended yet."""
-    count = meta.unselected_work
-    if meta.part_of_spans or meta.is_from_columns or meta.imported:
-        return nothing.removesuffix(" yet")
-    if meta.pending_spans:
-        return ""
-    if not count:
-        if meta.tier is not CaptureTier.RANGES:
-            return f"{nothing}: no kernel, copy or fill has ended"
-        return f"{nothing}: select a stream with lab.on(...), or record all work with lab.capture('kernels')"
-    work = "1 kernel, copy or fill was" if count == 1 else f"{count:,} kernels, copies or fills were"
-    return f"{work} launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"

@@ -17,7 +17,7 @@ from gpustreamlab.analysis._busy import (
     stream_extent,
     used_streams,
 )
-from gpustreamlab.analysis._report import Answer, ReportTable, more_row
+from gpustreamlab.analysis._report import Answer, ReportTable, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios
 from gpustreamlab.analysis._utilization import size_of, whole_card
 from gpustreamlab.errors import OptionError, nearest_hint
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 TotalsBy = Literal["name", "stream", "partition"]
 """What `totals` adds up by."""
-
-LISTED_TOTALS = 40
-"""How many rows a report lists."""
 
 _ABOUT = {
     "name": "All spans of a name are added up: ranges nested in each other and streams overlap, so shares may exceed 100%. "
@@ -88,17 +85,16 @@ class Totals(Answer):
         return f"{count_text(len(self), self.by)} in {format_ns(self.window_ns)}"
 
     def _tables(self) -> list[ReportTable]:
-        rows = [[self.by, "calls", "total", "mean", "max", "share"]]
         mean_ns, share = self.mean_ns, self.share
-        for place, label in enumerate(self.labels[:LISTED_TOTALS]):
-            times = [
-                format_ns(value) if np.isfinite(value) else "-"
-                for value in (self.total_ns[place], mean_ns[place], self.max_ns[place])
-            ]
+
+        def cells(place: int) -> list[str]:
+            times_ns = (self.total_ns[place], mean_ns[place], self.max_ns[place])
+            label, times = self.labels[place], [format_ns(value) if np.isfinite(value) else "-" for value in times_ns]
             name = "whole card" if label is None else display_name(label, 48)
-            rows.append([name, f"{self.calls[place]:,}", *times, format_share(share[place])])
-        rows += more_row(len(self) - LISTED_TOTALS, 6)
-        return [ReportTable(caption=f"Totals by {self.by}", rows=rows)]
+            return [name, f"{self.calls[place]:,}", *times, format_share(share[place])]
+
+        head = [self.by, "calls", "total", "mean", "max", "share"]
+        return [listed(f"Totals by {self.by}", head, range(len(self)), cells, most=40)]
 
     def _notes(self) -> list[str]:
         return [_ABOUT[self.by]]

@@ -15,6 +15,7 @@ from gpustreamlab.analysis._busy import (
     edges_of,
     interval_sum_ns,
     of_device,
+    per_row,
     require_trace,
     sm_kinds,
     union_edges,
@@ -250,22 +251,18 @@ def _rows(result: Utilization) -> list[list[str]]:
 class PartitionSize:
     """A partition as it was for a while. The same name with other counts is another one."""
 
-    name: str | None
-    """Its name; None for the whole card."""
-    requested_sms: int
-    """How many SMs were asked for; all of the card for the whole card."""
+    name: str | None  # Its name; None for the whole card
+    requested_sms: int  # How many SMs were asked for; all of the card for the whole card
     granted_sms: int
     """How many SMs its work could use: those granted, or all of the card where the device could not enforce the layout."""
-    is_enforced: bool = True
-    """False where the device could not partition its SMs."""
+    is_enforced: bool = True  # False where the device could not partition its SMs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SMSteps:
     """When a partition of one size became busy and idle."""
 
-    size: PartitionSize
-    """The partition."""
+    size: PartitionSize  # The partition
     edges_ns: Int64Array
     """Busy, idle, busy, idle and so on; shape (2 * n_intervals,), int64, strictly increasing, on the trace's clock."""
 
@@ -276,10 +273,7 @@ class SMSteps:
 
 
 def sm_time_steps(trace: Trace, device: Device | None = None) -> tuple[SMSteps, ...]:
-    """Return when each partition of a device, as it was then, became busy and idle; the whole card is last.
-
-    None stands for the device of a trace of one. Of several each has the partitions in which spans ran on it.
-    """
+    """Return when each partition of a device, as it was then, became busy and idle; the whole card is last."""
     device = trace.metadata.device if device is None else device
     sizes, is_one, whole = partition_sizes(trace), len(trace.devices) < 2, whole_card(device)
     places = {size: place for place, size in enumerate(dict.fromkeys((*sizes, whole)))}
@@ -293,10 +287,8 @@ def sm_time_steps(trace: Trace, device: Device | None = None) -> tuple[SMSteps, 
 
 
 def stack_sms(steps: Sequence[SMSteps], sm_count: int) -> list[tuple[Int64Array, Int64Array]]:
-    """Stack the SMs of busy partitions, never higher than the card: for each the times at which its SMs change, and to what.
-
-    What shares SMs with those before it, as the whole card does, gets only the SMs that are left.
-    """
+    """Stack the SMs of busy partitions, never higher than the card: for each the times at which its SMs change, and to what."""
+    # What shares SMs with those before it, as the whole card does, gets only the SMs that are left.
     times_ns = np.unique(np.concatenate([np.empty(0, np.int64), *(step.edges_ns for step in steps)]))
     top = np.zeros(len(times_ns), np.int64)
     stacked = []
@@ -350,6 +342,27 @@ def layout_spells(trace: Trace, first_ns: int, last_ns: int) -> Iterator[tuple[i
         begin_ns, layout = time_ns, change.layout
     if last_ns > begin_ns:
         yield begin_ns, last_ns, layout
+
+
+def blocks_that_fit(trace: Trace) -> Int64Array:
+    """Return how many blocks of each kernel fit on an SM at once; where little is known of a launch, more than do."""
+    fit = per_row(trace, [device.sm_limits.blocks for device in trace.devices])
+    for needed, there_are in block_needs(trace):
+        fit = np.minimum(fit, there_are // np.maximum(needed, 1))
+    blocks: Int64Array = np.maximum(fit, 1)
+    return blocks
+
+
+def block_needs(trace: Trace) -> list[tuple[Int64Array, Int64Array]]:
+    """Return how many threads, registers and bytes of shared memory a block of each kernel needs, and how many its SM has."""
+    none = np.zeros(len(trace), np.int64)
+    threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
+    limits = [device.sm_limits for device in trace.devices]
+    return [
+        (threads, per_row(trace, [one.threads for one in limits])),
+        (registers * threads, per_row(trace, [one.registers for one in limits])),
+        (shared_bytes, per_row(trace, [one.shared_bytes for one in limits])),
+    ]
 
 
 # How that is said

@@ -5,14 +5,15 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab.analysis import (
-    NO_LANE,
+    NO_STREAM,
     FoundHazard,
     Hazard,
     Hazards,
@@ -27,7 +28,7 @@ from gpustreamlab.analysis import (
 from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_behind
 from gpustreamlab.errors import DeviceError, OptionError, nearest_hint
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream
-from gpustreamlab.model import SPAN_KINDS, Note, Trace
+from gpustreamlab.model import SPAN_KINDS, Device, Note, Trace, TraceMetadata
 from gpustreamlab.record import Recorder
 from gpustreamlab.typing import HazardMode, NoteKind, SpanKind
 
@@ -165,8 +166,7 @@ class AccessWatch:
                 let_go_count=sum(one.let_go_count for one in searches),
                 mode=self.mode,
                 unwatched=tuple(self._unwatched()),
-                device=", ".join(dict.fromkeys(one._backend.device.label for one in watches)),
-                simulated=self._backend.device.simulated,
+                trace=_no_spans(self._backend.name, tuple(one._backend.device for one in watches)),
             )
 
     def notes(self, trace: Trace, *, of_node: bool = False) -> tuple[Note, ...]:
@@ -401,11 +401,11 @@ class AccessWatch:
 
     def _describe_side(self, side: Side) -> HazardSide:
         device = side.lane.card if len(self._cards) > 1 else None
-        return HazardSide(lane=self._name_lane(side.lane), range=side.place, work=side.work, order=side.order, device=device)
+        return HazardSide(stream=self._name_lane(side.lane), range=side.place, work=side.work, order=side.order, device=device)
 
     def _name_lane(self, lane: LaneClock) -> str:
         if lane.handle == _NULL_STREAM:
-            return NO_LANE
+            return NO_STREAM
         stream = self._stream_of(lane)  # it may have become one of the session's since
         return lane.name or (f"stream {lane.handle:#x}" if stream is None else str(stream.name))
 
@@ -464,7 +464,7 @@ def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | Non
     """Say in a trace where a hazard is, on one card or all; names of streams begin with `prefix` in the trace."""
     is_between = hazard.first.device != hazard.second.device
     for side in (hazard.second, hazard.first) if is_between else (hazard.second,):
-        lane = None if side.lane == NO_LANE else prefix + side.lane
+        lane = None if side.stream == NO_STREAM else prefix + side.stream
         row = _open_range(trace, side.range, lane, found_ns)
         is_here = card is None or not is_between or side.device == card
         if not is_here or (row is None and side is hazard.first):  # when that was enqueued is not known
@@ -487,6 +487,13 @@ def _open_range(trace: Trace, name: str, lane: str | None, time_ns: int) -> int 
     is_it = (trace.name == trace.names.index(name)) & (trace.queued_ns <= time_ns) & (trace.lane == lanes.index(lane))
     rows = np.flatnonzero(is_it & (trace.kind == SPAN_KINDS.index(SpanKind.RANGE)))
     return int(rows[trace.queued_ns[rows].argmax()]) if len(rows) else None
+
+
+@lru_cache(maxsize=8)
+def _no_spans(backend: str, devices: tuple[Device, ...]) -> Trace:
+    """Return a trace of some devices in which nothing ran."""
+    metadata = TraceMetadata(backend=backend, device=devices[0], devices=devices if len(devices) > 1 else ())
+    return replace(Trace.from_columns(start_ns=[], end_ns=[], stream=[]), metadata=metadata)
 
 
 def _name_range(place: object) -> str:

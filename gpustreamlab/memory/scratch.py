@@ -214,7 +214,7 @@ class LaneScratch:
         with self.lock:
             self._free_ended()
             return ScratchStatistics(
-                lane=self.lane.name,
+                stream=self.lane.name,
                 used_bytes=self._used_bytes,
                 peak_bytes=self._peak_bytes,
                 allocation_count=self._taken_count,

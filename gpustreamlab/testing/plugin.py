@@ -96,8 +96,7 @@ class Baseline:
 @pytest.fixture
 def gpulab_baseline(request: pytest.FixtureRequest, gpulab: Session) -> Callable[..., Expectation]:
     """Return what expects the work in a ``with`` block to take no longer than its baseline, but for the noise, as a ratio."""
-    from gpustreamlab.analysis import concurrency, expect_faster
-    from gpustreamlab.analysis._expect import NOTHING_TIMED
+    from gpustreamlab.analysis import NOTHING_TIMED, Missed, concurrency, expect_faster
     from gpustreamlab.groups import Expectation
 
     config = request.config
@@ -105,16 +104,17 @@ def gpulab_baseline(request: pytest.FixtureRequest, gpulab: Session) -> Callable
     key = f"{request.node.nodeid} on {gpulab.device.label}"
 
     def expect(*, noise: float = 0.1) -> Expectation:
-        def check(trace: Trace) -> str:
+        def check(trace: Trace) -> Missed:
             wall_ns = concurrency(trace).wall_ns
             if not wall_ns:
-                return NOTHING_TIMED
+                return Missed(trace=trace, text=NOTHING_TIMED)
             if config.getoption("--gpulab-update-baseline"):
                 baseline.write(key, wall_ns)
-                return ""
+                return Missed(trace=trace, text="")
             baseline_ns = baseline.read().get(key)
             if not baseline_ns:
-                return f"{baseline.path.name} has no time of {key!r}. Write it with: pytest --gpulab-update-baseline"
+                text = f"{baseline.path.name} has no time of {key!r}. Write it with: pytest --gpulab-update-baseline"
+                return Missed(trace=trace, text=text)
             return expect_faster(baseline_ns, 1 / (1 + noise))(trace)
 
         return Expectation(gpulab, check)

@@ -240,7 +240,7 @@ def test_work_on_the_default_stream_of_another_card_is_that_cards():
         with cupy.cuda.Device(1):
             z = y + 1
         row = node.hazards().hazards[0]
-        assert (row.first.lane, row.second.lane, row.second.device) == ("last", "no stream", 1)
+        assert (row.first.stream, row.second.stream, row.second.device) == ("last", "no stream", 1)
         assert row.fix == "node.stream('last').synchronize()"
         assert len(node.hazards()) == 1
         node.synchronize()
@@ -253,7 +253,7 @@ def test_what_copies_to_the_host_works_on_the_card_of_its_array():
         x = produce(node)
         with node.on("last", "read back"):
             x.get()  # by the default stream of the first card, as CuPy does it
-        rows = [(row.first.lane, row.second.lane, row.second.device) for row in node.hazards().hazards]
+        rows = [(row.first.stream, row.second.stream, row.second.device) for row in node.hazards().hazards]
         assert rows == [("first", "no stream", 0)]
         with node.on("first", "fill"):
             x.fill(3)

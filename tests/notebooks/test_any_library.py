@@ -61,7 +61,7 @@ def test_a_library_with_a_stream_of_its_own_is_found_and_then_led(lesson):
 def test_the_planted_race_is_found_and_its_fix_is_clean(tables):
     planted = tables["planted"]
 
-    assert set(zip(planted["kind"], planted["first_lane"], planted["second_lane"], strict=True)) == {
+    assert set(zip(planted["kind"], planted["first_stream"], planted["second_stream"], strict=True)) == {
         ("read-after-write", "copy", "prepare"),
         ("read-after-write", "prepare", "infer"),
         ("use-after-free", "infer", "prepare"),

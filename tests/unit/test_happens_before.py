@@ -1,7 +1,8 @@
-"""The order of accesses: vector clocks against plain reachability in a graph, on small random programs of 1 to 3 cards."""
+"""The order of accesses: vector clocks against plain reachability in a graph, and what a CUDA device tells of order."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import numpy as np
@@ -9,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpustreamlab.analysis import HazardSearch, LaneClocks, region_of
-from gpustreamlab.analysis._hazard_search import ACCESSES_KEPT, FREED_KEPT, ROWS_KEPT
-from gpustreamlab.analysis._regions import covers, overlap
+from gpustreamlab.analysis import ACCESSES_KEPT, FREED_KEPT, ROWS_KEPT, HazardSearch, LaneClocks, covers, may_share, region_of
+from gpustreamlab.backends.cuda._stream import AccessOrder
 from tests.helpers.happens_before import Oracle, kind_of
 from tests.helpers.long_runs import count
 
@@ -141,9 +141,7 @@ ON_ANOTHER_CARD = [
 @example(1, SHIFTED)
 @example(3, ON_ANOTHER_CARD)
 def test_an_access_is_told_of_exactly_if_it_conflicts_with_one_that_no_path_orders_before_it(cards, program):
-    # GIVEN
     programs = Programs(cards)
-    # WHEN
     programs.run(program)
     # THEN
     found = programs.found
@@ -159,7 +157,6 @@ def test_an_access_is_told_of_exactly_if_it_conflicts_with_one_that_no_path_orde
 @settings(max_examples=count(75, 300))
 @given(st.integers(1, 3), st.lists(steps, max_size=40))
 def test_waiting_for_the_lanes_that_are_named_leaves_no_hazard(cards, program):
-    # GIVEN
     programs = Programs(cards)
     plain = programs.access
 
@@ -172,9 +169,7 @@ def test_waiting_for_the_lanes_that_are_named_leaves_no_hazard(cards, program):
         plain(lane, place, is_write, cut)
 
     programs.access = access_behind_all
-    # WHEN
     programs.run(program)
-    # THEN
     assert not programs.found
 
 
@@ -188,7 +183,6 @@ arrays = st.tuples(
 @settings(max_examples=count(150, 400))
 @given(arrays, arrays)
 def test_regions_overlap_exactly_if_they_share_a_byte(first, second):
-    # GIVEN
     regions, sets = [], []
     for start, dims, itemsize in (first, second):
         shape, strides = tuple(size for size, _ in dims), tuple(stride for _, stride in dims)
@@ -197,7 +191,7 @@ def test_regions_overlap_exactly_if_they_share_a_byte(first, second):
         sets.append({byte + more for byte in starts for more in range(itemsize)})
     # THEN
     assert [(region.start, region.end) for region in regions] == [(min(own), max(own) + 1) for own in sets]
-    assert overlap(*regions) is bool(sets[0] & sets[1])
+    assert may_share(*regions) is bool(sets[0] & sets[1])
     if covers(*regions):
         assert sets[0] >= sets[1]
     for region, own in zip(regions, sets, strict=True):
@@ -208,103 +202,129 @@ def test_regions_too_hard_to_compare_may_overlap():
     # GIVEN two arrays of many dimensions, which NumPy gives up on
     sizes = tuple(range(2, 14))
     strides = (
-        10_007,
-        20_011,
-        40_009,
-        80_021,
-        160_001,
-        320_009,
-        640_007,
-        1_280_023,
-        2_560_021,
-        5_120_029,
-        10_240_033,
-        20_480_011,
-    )
+        10_007, 20_011, 40_009, 80_021, 160_001, 320_009, 640_007, 1_280_023, 2_560_021, 5_120_029, 10_240_033, 20_480_011,
+    )  # fmt: skip
     # THEN
-    assert overlap(region_of(0, sizes, strides, 1), region_of(5_003, sizes, strides[::-1], 1)) is None
+    assert may_share(region_of(0, sizes, strides, 1), region_of(5_003, sizes, strides[::-1], 1)) is None
 
 
-def test_a_lane_that_is_forgotten_orders_its_work_before_everything():
-    # GIVEN
-    clocks = LaneClocks()
-    lane = clocks.lane(1)
-    tick = lane.tick
-    clocks.host_wait(clocks.record(lane))
-    # WHEN
-    clocks.close(1)
-    # THEN
-    assert clocks.is_before(lane, tick, clocks.lane(2))
-    assert not clocks.host
-    assert list(clocks.lanes) == [2]
-
-
-def test_a_lane_that_closes_with_work_that_nobody_waited_for_is_forgotten_behind_a_wait():
-    # GIVEN
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_a_lane_that_closes_is_forgotten_once_the_host_has_waited_for_its_work(is_waited_for):
     clocks = LaneClocks()
     lane = clocks.lane(1)
     clocks.host_wait(clocks.record(lane))
-    lane.used_tick = tick = lane.tick  # the host has not waited for this
+    if not is_waited_for:
+        lane.used_tick = lane.tick
+    tick = lane.used_tick
     clocks.close(1)
-    assert not clocks.is_before(lane, tick, clocks.lane(2))
-    # WHEN
+    assert clocks.is_before(lane, tick, clocks.lane(2)) is is_waited_for
     clocks.host_wait_all()
-    # THEN
     assert clocks.is_before(lane, tick, clocks.lane(2))
     assert lane.is_gone
-    assert lane not in clocks.host
+    assert (lane in clocks.host, list(clocks.lanes)) == (False, [2])
 
 
-def test_accesses_to_one_piece_are_bounded_and_what_goes_is_counted():
-    # GIVEN
-    search = HazardSearch()
-    piece = search.allocate(0, 0, 10_000, (10_000,), "u1")
-    # WHEN
+class Bounded:
+    """A search in which one lane writes pieces of memory."""
+
+    def __init__(self):
+        self.search = HazardSearch()
+
+    def write(self, piece, region=None, lane=1, place=None):
+        self.search.work(self.search.clocks.lane(lane), "set", place, [], [(piece, region)])
+
+    def piece(self, place):
+        return self.search.allocate(0, place * 8, place * 8 + 8, (8,), "u1")
+
+    def free_pieces(self, count):
+        for place in range(count):
+            piece = self.piece(place)
+            self.write(piece)
+            self.search.free(piece)
+
+
+def test_what_is_kept_is_bounded_and_what_goes_is_counted():
+    # GIVEN many accesses of one piece, many pieces that were freed, and many hazards
+    accesses, freed, rows = Bounded(), Bounded(), Bounded()
+    piece = accesses.search.allocate(0, 0, 10_000, (10_000,), "u1")
     for place in range(3 * ACCESSES_KEPT):
-        search.work(search.clocks.lane(1), "set", None, [], [(piece, region_of(10 * place, (5,), (1,), 1))])
+        accesses.write(piece, region_of(10 * place, (5,), (1,), 1))
+    freed.free_pieces(FREED_KEPT + 10)
+    shared = rows.piece(0)
+    for place in range(ROWS_KEPT + 8):
+        rows.write(shared, lane=place % 2, place=place)
     # THEN
-    assert len(piece.accesses) == ACCESSES_KEPT
-    assert search.let_go_count == 2 * ACCESSES_KEPT
-
-
-def test_freed_memory_is_bounded_and_what_goes_is_counted():
-    # GIVEN
-    search = HazardSearch()
-    # WHEN
-    for place in range(FREED_KEPT + 10):
-        piece = search.allocate(0, place * 8, place * 8 + 8, (8,), "u1")
-        search.work(search.clocks.lane(1), "set", None, [], [(piece, None)])
-        search.free(piece)
-    # THEN
-    assert FREED_KEPT // 2 <= len(search._freed) <= FREED_KEPT
-    assert search.let_go_count >= FREED_KEPT // 2
+    assert (len(piece.accesses), accesses.search.let_go_count) == (ACCESSES_KEPT, 2 * ACCESSES_KEPT)
+    assert FREED_KEPT // 2 <= len(freed.search._freed) <= FREED_KEPT
+    assert freed.search.let_go_count >= FREED_KEPT // 2
+    assert len(rows.search.found) == ROWS_KEPT
+    assert rows.search.unlisted_count > 0
 
 
 @pytest.mark.parametrize("is_waited_for", [False, True])
 def test_freed_memory_that_the_host_has_waited_for_is_let_go_silently(is_waited_for):
-    # GIVEN
-    search = HazardSearch()
-    for place in range(FREED_KEPT):
-        piece = search.allocate(0, place * 8, place * 8 + 8, (8,), "u1")
-        search.work(search.clocks.lane(1), "set", None, [], [(piece, None)])
-        search.free(piece)
+    bounded = Bounded()
+    bounded.free_pieces(FREED_KEPT)
     if is_waited_for:
-        search.clocks.host_wait_all()
-    # WHEN
-    piece = search.allocate(0, 1 << 20, (1 << 20) + 8, (8,), "u1")
-    search.work(search.clocks.lane(1), "set", None, [], [(piece, None)])
-    search.free(piece)
-    # THEN
-    assert bool(search.let_go_count) is not is_waited_for
+        bounded.search.clocks.host_wait_all()
+    piece = bounded.piece(1 << 20)
+    bounded.write(piece)
+    bounded.search.free(piece)
+    assert bool(bounded.search.let_go_count) is not is_waited_for
 
 
-def test_rows_are_bounded_and_further_hazards_are_counted():
-    # GIVEN
-    search = HazardSearch()
-    piece = search.allocate(0, 0, 8, (8,), "u1")
-    # WHEN
-    for place in range(ROWS_KEPT + 8):
-        search.work(search.clocks.lane(place % 2), "set", place, [], [(piece, None)])
-    # THEN
-    assert len(search.found) == ROWS_KEPT
-    assert search.unlisted_count > 0
+class Sink:
+    """Writes down what it is told."""
+
+    def __init__(self):
+        self.lock = threading.RLock()
+        self.told = []
+
+    def record(self, handle):
+        self.told.append(("record", handle))
+        return f"moment of {handle}"
+
+    def wait(self, handle, moment):
+        self.told.append(("wait", handle, moment))
+
+    def host_wait(self, moment):
+        self.told.append(("host", moment))
+
+    def host_wait_stream(self, handle):
+        self.told.append(("host", handle))
+
+
+def test_an_event_means_what_was_recorded_last_until_it_goes_back_to_its_pool():
+    order, event = AccessOrder(), object()
+    order.watch(sink := Sink())
+    order.record(1, event)
+    order.wait(2, event)
+    order.record(3, event)
+    order.host_wait(event)
+    order.forget([event])
+    order.wait(2, event)
+    assert sink.told == [
+        ("record", 1), ("wait", 2, "moment of 1"), ("record", 3), ("host", "moment of 3"), ("wait", 2, None),
+    ]  # fmt: skip
+
+
+def test_what_a_tool_sees_done_while_it_looks_on_is_no_order():
+    order, event = AccessOrder(), object()
+    order.watch(sink := Sink())
+    order.record(1, event)
+    with order.looking_on():
+        order.host_wait(event)
+        order.host_wait_stream(1)
+    order.host_wait_stream(1)
+    assert sink.told == [("record", 1), ("host", 1)]
+
+
+def test_a_new_watch_knows_nothing_of_events_from_before():
+    order, event = AccessOrder(), object()
+    order.watch(Sink())
+    order.record(1, event)
+    order.watch(sink := Sink())
+    order.wait(2, event)
+    order.watch(None)
+    order.wait(2, event)
+    assert sink.told == [("wait", 2, None)]

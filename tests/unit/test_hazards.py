@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab._util.words import text_width
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import NotSimulatedError, OptionError
 from gpustreamlab.typing import HazardKind, HazardMode
@@ -73,8 +72,8 @@ def test_the_report_names_what_conflicts_and_the_missing_wait(lab):
     (row,) = result.hazards
     found = row.kind, row.array, row.dtype, row.shape, row.hazard_count
     assert found == ("read-after-write", "weights", "float64", (1_024,), 3)
-    assert (row.first.lane, row.first.range, row.first.work, row.first.order) == ("copy", "upload", "ones", 1)
-    assert (row.second.lane, row.second.range, row.second.work, row.second.order) == ("compute", "gemm", "multiply", 2)
+    assert (row.first.stream, row.first.range, row.first.work, row.first.order) == ("copy", "upload", "ones", 1)
+    assert (row.second.stream, row.second.range, row.second.work, row.second.order) == ("compute", "gemm", "multiply", 2)
     assert (row.fix, row.where) == (COMPUTE_WAITS, "before 'gemm' (multiply)")
     assert (len(result), result.hazard_count, result.array_count) == (1, 3, 4)
     for shown in (str(result), result._repr_html_().replace("&#x27;", "'").replace("<wbr>", "")):
@@ -82,7 +81,7 @@ def test_the_report_names_what_conflicts_and_the_missing_wait(lab):
     assert repr(result) == "<Hazards: 3 hazards (read-after-write) in 7 accesses of 4 arrays>"
     frame = result.to_pandas()
     assert frame.shape == (1, 17)
-    cells = frame.loc[0, ["kind", "first_lane", "second_range", "hazard_count"]].tolist()
+    cells = frame.loc[0, ["kind", "first_stream", "second_range", "hazard_count"]].tolist()
     assert cells == ["read-after-write", "copy", "gemm", 3]
 
 
@@ -126,7 +125,7 @@ def test_what_was_found_can_be_read_after_closing_and_names_closed_lanes(lab):
         lab.stream("another").close()
     lab.close()
     row = only_row(lab)
-    assert (row.first.lane, row.second.lane) == ("copy", "compute")
+    assert (row.first.stream, row.second.stream) == ("copy", "compute")
     x.sim_values[:] = 3  # no sink is left behind
     assert lab._backend.driver.accesses is None
 
@@ -161,7 +160,7 @@ def test_a_stream_that_others_lend_is_named(lab):
     lender = lab._backend.create_stream()
     double(lab, upload(lab), lender)
     row = only_row(lab)
-    assert row.second.lane == lab.stream(row.second.lane).name
+    assert row.second.stream == lab.stream(row.second.stream).name
 
 
 def test_looking_on_is_no_order_and_asking_is(lab):
@@ -196,14 +195,6 @@ def test_work_that_is_refused_in_place_of_running_is_not_counted(lab):
     assert lab.memory.hazards().access_count == before
 
 
-def test_what_only_may_be_a_hazard_says_so(lab):
-    CASES["index_array"].run(lab)
-    result = lab.memory.hazards()
-    assert [row.is_certain for row in result.hazards] == [False]
-    assert "read-after-write, may be" in str(result)
-    assert "need not share any" in str(result)
-
-
 def test_the_how_to_lists_every_program():
     page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "find-a-race.md").read_text(encoding="utf-8")
     listed = [line for line in page.splitlines() if line.startswith("| ")]
@@ -231,7 +222,7 @@ def test_a_loop_of_many_calls_keeps_no_more_than_it_needs(lab):
 
 
 def test_lanes_that_come_and_go_are_forgotten(lab):
-    kept, clocks, backend = lab.stream("copy"), lab._accesses._clocks, lab._backend
+    kept, clocks = lab.stream("copy"), lab._accesses._clocks
     for number in range(50):
         lane = lab.stream(f"lane-{number}")
         with lab.on(lane, "work"):
@@ -242,15 +233,6 @@ def test_lanes_that_come_and_go_are_forgotten(lab):
         lane.close()
     assert len(clocks.lanes) <= 2
     assert all(len(lane.knows) <= 2 for lane in clocks.lanes.values())
-    for number in range(100):  # one that ends before its work was waited for is forgotten once it was
-        stream = backend.create_stream()
-        token = backend.select(stream)
-        lab.xp.ones(8)
-        backend.restore(token)
-        stream.close()
-        if number % 10 == 9:
-            lab.synchronize()
-    assert len(clocks.lanes) + len(clocks._closed) + len(clocks.host) <= 50
 
 
 def test_a_lane_that_has_gone_is_not_taken_for_the_one_that_has_its_handle_now(lab):
@@ -292,31 +274,6 @@ def test_threads_with_waits_put_in_do_not_lock_each_other_out():
         assert not lab.memory.hazards()
 
 
-def test_a_lane_that_another_thread_closes_meanwhile_is_passed_by(lab, monkeypatch):
-    other, mine = lab.stream("other"), lab.stream("mine")
-
-    def close_on_the_way(table):
-        monkeypatch.undo()
-        seen = table.open_streams
-        other.close()
-        return seen
-
-    monkeypatch.setattr(type(lab._table), "open_streams", property(close_on_the_way))
-    lab._table._by_handle.clear()
-    with lab.on(mine):
-        lab.xp.ones(8)
-    assert other.is_closed
-
-
-def test_work_on_one_of_many_lanes_does_not_look_at_the_others(lab, monkeypatch):
-    lanes = [lab.stream(f"lane{number}") for number in range(20)]
-    with monkeypatch.context() as patch:
-        patch.delattr(type(lab._table), "open_streams")
-        for lane in lanes:
-            with lab.on(lane):
-                lab.xp.ones(8)
-
-
 def test_clearing_forgets_what_was_found_and_not_what_lanes_hold(lab):
     x = upload(lab)
     double(lab, x)
@@ -328,17 +285,6 @@ def test_clearing_forgets_what_was_found_and_not_what_lanes_hold(lab):
     assert len(lab.memory.hazards()) == 1
 
 
-@pytest.mark.parametrize("name", ["two_readers", "diamond", "scratch_too_early", "pinned_buffer"])
-def test_watching_costs_no_virtual_time(name):
-    times_ns = []
-    for mode in ("off", "report"):
-        with Session("sim", hazards=mode) as lab:
-            CASES[name].run(lab)
-            lab.synchronize()
-            times_ns.append(lab._backend.driver.clock.now_ns)
-    assert times_ns[0] == times_ns[1]
-
-
 def test_a_mode_that_is_none_is_refused_and_leaves_nothing_behind(tmp_path):
     path, before = tmp_path / "run.gsl", threading.active_count()
     with pytest.raises(OptionError, match="'reports'. Did you mean 'report'"):
@@ -347,7 +293,8 @@ def test_a_mode_that_is_none_is_refused_and_leaves_nothing_behind(tmp_path):
     Session("sim", spool=path, hazards="report").close()
 
 
-def test_text_has_the_line_to_type_first_and_stays_narrow(lab):
+def test_text_has_the_line_to_type_first_and_stays_narrow(lab, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     names = "copy-" + "x" * 50, "compute-" + "y" * 50
     for name in names:
         lab.stream(name)
@@ -359,18 +306,8 @@ def test_text_has_the_line_to_type_first_and_stays_narrow(lab):
     assert lines[2:4] == ["read-after-write: put this line before 'double' (multiply)", f"    {COMPUTE_WAITS}"]
     assert lines[4].startswith("    x #1, 1 time: first copy: 'upload' (ones); then, unordered, compute:")
     rows = lines[2 : lines.index("", 2)]
-    assert all(len(line) <= text_width() for line in rows if "lab.stream" not in line)
+    assert all(len(line) <= 100 for line in rows if "lab.stream" not in line)
     assert f"    lab.stream('{names[1]}').wait(lab.stream('{names[0]}'))" in rows
-
-
-def test_on_a_page_cells_wrap_and_the_line_to_type_comes_second(lab):
-    CASES["read_without_wait"].run(lab)
-    head, row = lab.memory.hazards()._repr_html_().partition("<tbody>")[::2]
-    assert head.count("<th ") == 7
-    assert head.index(">missing<") < head.index(">where<") < head.index(">array<")
-    assert "nowrap" not in row.rpartition("white-space:normal")[0].replace("white-space:nowrap;border", "")
-    assert row.count("white-space:normal") == 7
-    assert "lab.stream(<wbr>&#x27;compute&#x27;)<wbr>.wait(" in row
 
 
 def test_an_array_keeps_the_last_name_that_was_seen(lab):
@@ -410,8 +347,8 @@ def test_scratch_that_was_given_back_is_told_of_on_its_own_lane(lab):
     row = only_row(lab)
     assert (row.kind, row.array) == (HazardKind.USE_AFTER_FREE, "64 bytes of scratch")
     assert (row.scratch_bytes, row.hazard_count, row.is_certain) == (64, 2, True)
-    assert (row.first.lane, row.first.work, row.first.order) == ("copy", "given back", 0)
-    assert (row.second.lane, row.second.range, row.second.work) == ("copy", "late", "sum")
+    assert (row.first.stream, row.first.work, row.first.order) == ("copy", "given back", 0)
+    assert (row.second.stream, row.second.range, row.second.work) == ("copy", "late", "sum")
     assert row.fix == "work = lab.stream('copy').scratch(64)"
     assert repr(row) == f"<Hazard: use-after-free, 64 bytes of scratch, 'copy' and 'copy', 2x; {row.fix}>"
     assert "first copy: given back; then copy: 'late' (sum)" in " ".join(str(lab.memory.hazards()).split())
@@ -423,7 +360,7 @@ def test_scratch_of_a_closed_lane_is_told_of_at_its_first_use_too(lab):
     lane.close()
     float(array.sum())
     row = only_row(lab)
-    assert (row.first.lane, row.first.work, row.second.lane) == ("copy", "stream closed", "no stream")
+    assert (row.first.stream, row.first.work, row.second.stream) == ("copy", "stream closed", "no stream")
     assert (row.fix, row.where) == ("lab.stream('copy').close()", "after sum (no stream selected), not before it")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import gc
 import threading
 
@@ -12,7 +10,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.analysis import LaneClock, Piece
-from gpustreamlab.backends.cuda._tracked import TrackedModule, Tracker, cupy_library
+from gpustreamlab.backends.cuda._tracked import TrackedModule
 from gpustreamlab.typing import HazardKind
 from tests.helpers.hazard_cases import CASES
 from tests.helpers.tracked_numpy import TrackedNumpyBackend, memory_of, tracked_by
@@ -98,18 +96,14 @@ def test_a_copy_that_was_enqueued_before_its_wait_was_put_in_is_made_once_more()
 
 CALLS = {
     "an operator reads both and makes a third": (lambda xp, x, y: x + y, [("add", [1, 2], []), ("add", [], [3])]),
-    "a reflected operator": (lambda xp, x, y: 2 - x, [("rsub", [1], []), ("rsub", [], [3])]),
-    "a comparison": (lambda xp, x, y: x < y, [("lt", [1, 2], []), ("lt", [], [3])]),
     "an operator in place": (lambda xp, x, y: x.__iadd__(y), [("iadd", [1, 2], [1])]),
     "out=": (lambda xp, x, y: xp.add(x, x, out=y), [("add", [1, 1], [2])]),
     "a method": (lambda xp, x, y: x.cumsum(), [("cumsum", [1], []), ("cumsum", [], [3])]),
-    "a method's out=": (lambda xp, x, y: x.cumsum(out=y), [("cumsum", [1], [2])]),
     "fill writes only": (lambda xp, x, y: x.fill(3), [("fill", [], [1])]),
     "sort reads and writes": (lambda xp, x, y: x.sort(), [("sort", [1], [1])]),
     "setitem reads the value": (lambda xp, x, y: x.__setitem__(slice(2), y[:2]), [("setitem", [2], [1])]),
     "copyto": (lambda xp, x, y: xp.copyto(x, y), [("copyto", [2], [1])]),
     "lists of arrays": (lambda xp, x, y: xp.concatenate([x, y]), [("concatenate", [1, 2], []), ("concatenate", [], [3])]),
-    "several results": (lambda xp, x, y: xp.divmod(x, y), [("divmod", [1, 2], []), ("divmod", [], [3, 4])]),
     "a keyword": (
         lambda xp, x, y: xp.where(x > 0, x, y),
         [("gt", [1], []), ("gt", [], [3]), ("where", [3, 1, 2], []), ("where", [], [4]), ("free", 3)],
@@ -122,22 +116,17 @@ CALLS = {
     "a gather": (lambda xp, x, y: x[[0, 2]], [("getitem", [1], [3])]),
     "metadata": (lambda xp, x, y: (xp.shape(x), xp.result_type(x, y), xp.may_share_memory(x, y), x.dtype, len(x)), []),
     "a value on the host": (lambda xp, x, y: x.item(0), [("item", [1], []), ("host waits", 7)]),
-    "a list on the host": (lambda xp, x, y: x.tolist(), [("tolist", [1], []), ("host waits", 7)]),
     "text": (lambda xp, x, y: repr(x), [("repr", [1], []), ("host waits", 7)]),
     "a size that the host must know": (
         lambda xp, x, y: xp.nonzero(x),
         [("nonzero", [1], []), ("nonzero", [], [3]), ("host waits", 7)],
     ),
     "NumPy's own ufunc": (lambda xp, x, y: np.subtract(x, y), [("subtract", [1, 2], []), ("subtract", [], [3])]),
-    "NumPy's own ufunc with out=": (lambda xp, x, y: np.subtract(x, x, out=y), [("subtract", [1, 1], [2])]),
     "NumPy's own function": (lambda xp, x, y: np.stack([x, y]), [("stack", [1, 2], []), ("stack", [], [3])]),
     "a ufunc's method": (lambda xp, x, y: xp.add.reduce(x), [("reduce", [1], [])]),
     "a submodule": (lambda xp, x, y: xp.fft.fft(x), [("fft", [1], []), ("fft", [], [3])]),
-    "random numbers": (lambda xp, x, y: xp.random.random(3), [("random", [], [3])]),
     "a generator": (lambda xp, x, y: xp.random.default_rng(0).random(3), [("random", [], [3])]),
-    "copy.copy": (lambda xp, x, y: copy.copy(x), [("copy", [1], []), ("copy", [], [3])]),
     "an empty array": (lambda xp, x, y: xp.zeros(0) + 1, []),
-    "setting the real part": (lambda xp, x, y: setattr(x, "real", y), [("set", [2], [1])]),
 }
 
 
@@ -151,7 +140,7 @@ def test_a_call_tells_what_it_reads_and_writes_and_gives_what_the_library_gives(
     xp.zeros(0)
     assert notes.take() == expected
     del kept
-    if name != "random numbers":
+    if name != "a generator":
         tracked = call(xp, xp.arange(1.0, 5), xp.arange(2.0, 6))
         np.testing.assert_equal(tracked, call(np, np.arange(1.0, 5), np.arange(2.0, 6)))
 
@@ -254,18 +243,6 @@ def test_an_array_in_scratch_is_told_of_once_the_scratch_has_ended(notes):
     assert tracker.find(x)[0].lane.handle == 9
 
 
-def test_cupys_memory_tells_of_the_scratch_that_it_is_in():
-    cupy = pytest.importorskip("cupy")
-    from cupy.cuda import memory
-
-    library, lender = cupy_library(cupy), Lender()
-    arrays = [
-        cupy.ndarray((8,), dtype="f4", memptr=memory.MemoryPointer(memory.UnownedMemory(0x1000, 64, owner, 0), 0))
-        for owner in (lender, object(), None)
-    ]
-    assert [library.memory_of(array).lender for array in arrays] == [lender, None, None]
-
-
 def test_an_error_of_the_library_comes_through(xp):
     with pytest.raises(ValueError, match="could not be broadcast"):
         xp.ones(3) + xp.ones(4)
@@ -279,25 +256,3 @@ def test_arrays_made_elsewhere_are_tracked_once_they_pass_through_the_module(xp,
     assert notes.take()[-1:] != [("asarray", [], [3])]  # nothing was written
     x + 1
     assert ("add", [3], []) in notes.take()
-
-
-def test_cupys_class_can_be_tracked_without_a_device():
-    # GIVEN CuPy's arrays in memory that nobody has
-    cupy = pytest.importorskip("cupy")
-    from cupy.cuda import memory
-
-    sink = Notes()
-    tracker = Tracker(dataclasses.replace(cupy_library(cupy), current_stream=lambda device: (0, 7)))
-    tracker.watch(0, sink)
-    place = memory.MemoryPointer(memory.UnownedMemory(0x1000, 4_096, None, 0), 0)
-    plain = cupy.ndarray((32, 32), dtype="f4", memptr=place)
-    x = tracker.track(plain)
-    views = [x[1:], x.T, x.reshape(-1), *TrackedModule(cupy, tracker).split(x, 2)]
-    assert all(isinstance(view, cupy.ndarray) and type(view) is type(x) for view in views)
-    assert [tracker.find(view)[0].number for view in views] == [1] * 5
-    assert tracker.find(views[0])[1][:2] == (0x1080, 0x2000)
-    assert tracker.find(x)[1] is None
-    assert sink.told == []
-    del x, views
-    tracker.track(plain)
-    assert sink.told == [("free", 1)]

@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_075, 9),
     "adapters": (1_010, 4),
-    "analysis": (9_550, 29),
+    "analysis": (9_200, 26),
     "backends": (1_260, 5),
     "backends/cuda": (3_980, 13),
     "backends/cuda/cupti": (3_250, 11),

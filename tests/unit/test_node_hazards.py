@@ -118,7 +118,7 @@ def test_the_default_streams_of_two_cards_are_two(node):
     x = node[0].xp.ones(8)
     y = node[1].xp.array(x)
     row = node.hazards().hazards[0]
-    assert (row.first.lane, row.first.device, row.second.lane, row.second.device) == ("no stream", 0, "no stream", 1)
+    assert (row.first.stream, row.first.device, row.second.stream, row.second.device) == ("no stream", 0, "no stream", 1)
     assert (row.fix, row.where) == ("node.synchronize()", "after ones (no stream selected), or select a stream for that too")
     del y
 
@@ -129,7 +129,7 @@ def test_each_card_tells_of_what_its_streams_have_part_in(node):
     node.stream("other")
     with node.on("other", "read"):
         x.sum()
-    kinds = [[(row.first.lane, row.second.lane) for row in told.memory.hazards().hazards] for told in node]
+    kinds = [[(row.first.stream, row.second.stream) for row in told.memory.hazards().hazards] for told in node]
     assert kinds == [[("first", "last"), ("first", "other")], [("first", "last")]]
     assert len(node.hazards()) == 2
     node[1].clear()
@@ -175,7 +175,7 @@ def test_scratch_of_another_card_is_followed_until_its_end(node):
     node.streams["last"].wait(node.streams["first"])
     take(node, x, by_copy)
     row = node.hazards().hazards[0]
-    assert (row.kind.value, row.first.lane, row.second.lane) == (UAF, "first", "last")
+    assert (row.kind.value, row.first.stream, row.second.stream) == (UAF, "first", "last")
     assert row.fix == "work = node.stream('first').scratch(4096)"
 
 
@@ -190,7 +190,7 @@ def test_a_graph_that_copies_from_another_card_is_told_of_at_each_launch(node):
     assert not node.hazards()
     graph.launch(place)
     row = node.hazards().hazards[0]
-    assert (row.kind.value, row.first.range, row.second.lane) == (RAW, "next", "last")
+    assert (row.kind.value, row.first.range, row.second.stream) == (RAW, "next", "last")
     del y
 
 
@@ -201,7 +201,7 @@ def test_work_on_another_card_than_that_of_the_selected_stream_is_that_cards(tra
         x = produce(node)
         with node.on("last", "read back"):
             y = node[1].xp.add(x, x)  # the current card works, whosever the array is
-        assert [(row.second.lane, row.second.device) for row in node.hazards().hazards] == [("last", 1)]
+        assert [(row.second.stream, row.second.device) for row in node.hazards().hazards] == [("last", 1)]
         last.synchronize()
         assert y.tolist() == [2.0] * SIZE
 

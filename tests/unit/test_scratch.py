@@ -211,8 +211,8 @@ class TestStatistics:
             pass
         with lane.scratch(4096):
             table = lab.memory.statistics
-        assert table["decode"] == ScratchStatistics(lane="decode", used_bytes=4096, peak_bytes=6000, allocation_count=3)
-        assert [item.lane for item in table] == ["decode", "prefill"]
+        assert table["decode"] == ScratchStatistics(stream="decode", used_bytes=4096, peak_bytes=6000, allocation_count=3)
+        assert [item.stream for item in table] == ["decode", "prefill"]
         assert (len(table), table["decode"].used_bytes, table.used_bytes) == (2, 4096, 4096)
         assert repr(table) == "<ScratchTable: 2 streams, 4,096 B in use>"
         assert "decode" in str(table)
@@ -260,7 +260,7 @@ class TestClosing:
         with pytest.raises(StreamClosedError):
             lane.scratch(4096)
         assert lab.memory.statistics["decode"] == ScratchStatistics(
-            lane="decode", used_bytes=0, peak_bytes=MIB + 4096, allocation_count=2
+            stream="decode", used_bytes=0, peak_bytes=MIB + 4096, allocation_count=2
         )
 
     def test_it_is_freed_on_its_stream_and_a_new_lane_of_the_name_begins_anew(self, lab, lane, backend):

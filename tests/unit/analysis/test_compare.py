@@ -1,4 +1,4 @@
-"""Comparing two traces: by hand, against a brute-force count, and with what only one of both has."""
+"""Comparing two traces: by hand, against a brute-force count, with what only one has, and whether both did the same work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpustreamlab.analysis import compare_traces, comparison_line, comparison_tables, overlap
-from gpustreamlab.analysis._compare import change_of_ns, ratio_text
+from gpustreamlab.analysis import compare_traces, comparison_line, comparison_tables
 from gpustreamlab.model import Lane
 from tests.helpers.traces import (
     empty_trace,
@@ -59,30 +58,11 @@ def test_lanes_of_another_order_are_matched_by_name():
     assert math.isnan(lanes.b.median_ns[2])
 
 
-def test_a_lane_without_spans_is_there():
-    lanes = compare_traces(pipeline_trace(), pipeline_trace()).lanes
-    assert lanes.only_a == lanes.only_b == ()
-    trace = make_trace([("a", "x", 0, 10), ("b", "x", 0, 10, {"kind": "wait"})])
-    lanes = compare_traces(trace, trace).lanes
-    assert lanes.a.is_there.tolist() == [True, True]
-    assert lanes.a.span_count.tolist() == [1, 0]
-
-
-def test_name_that_no_counted_span_has_is_left_out():
-    trace = make_trace([("a", "x", 0, 10), ("a", "wait for x", 10, 20, {"kind": "wait"})])
-    assert compare_traces(trace, trace).names.items == ("x",)
-
-
 def test_empty_traces_compare():
     result = compare_traces(empty_trace(), empty_trace())
     assert (len(result.lanes), len(result.names), result.a.wall_ns, result.notes) == (0, 0, 0, ())
     assert result.to_pandas()["level"].tolist() == ["total"] * 4
     assert comparison_line(result) == "wall time 0 ns in a, 0 ns in b"
-
-
-def test_busy_time_of_lanes_is_that_of_overlap():
-    trace = nested_trace()
-    assert compare_traces(trace, trace).lanes.a.busy_ns.tolist() == overlap(trace).busy_ns.tolist()
 
 
 def test_notes_say_what_makes_the_traces_unlike():
@@ -134,26 +114,10 @@ def test_tables_tell_what_was_not_captured():
     assert frame["group"].isna().sum() == 4 + 2
 
 
-def test_two_runs_by_kernels_are_compared_by_kernels():
-    result = compare_traces(same_run("kernels"), same_run("kernels"))
-    assert set(result.names.groups) == {"work"}
-    assert result.notes == ()
-    assert [table.caption for table in comparison_tables(result, limit=10)][1].startswith("Names")
-
-
 def test_a_run_with_some_kernels_is_unlike_one_without():
     part = make_kernel_trace([("a", "step", 0, 100, {"kind": "range"}), ("a", "gemm", 150, 200)], windows=((120, 300),))
     result = compare_traces(same_run("ranges"), part)
     assert "are those of ranges in a and of ranges, kernels, copies, fills in b" in result.notes[1]
-
-
-def test_swapping_both_swaps_the_signs():
-    a, b = random_trace(3_000, 5), random_trace(2_000, 7, seed=3, name_count=20)
-    forth, back = compare_traces(a, b), compare_traces(b, a)
-    assert {item: -difference for item, (_, _, difference) in rows_of(forth.names).items()} == {
-        item: difference for item, (_, _, difference) in rows_of(back.names).items()
-    }
-    assert forth.names.only_b == tuple(sorted(back.names.only_a, key=forth.names.only_b.index))
 
 
 SPANS = st.lists(
@@ -181,10 +145,10 @@ def test_counts_sums_and_medians_are_those_of_a_brute_force_count(spans_a, spans
 
 def test_frame_holds_totals_lanes_and_names():
     frame = compare_traces(pipeline_trace(), pipeline_trace(4)).to_pandas()
-    assert frame["level"].value_counts().to_dict() == {"total": 4, "name": 4, "lane": 3}
+    assert frame["level"].value_counts().to_dict() == {"total": 4, "name": 4, "stream": 3}
     wall = frame[(frame["level"] == "total") & (frame["item"] == "wall_ns")].iloc[0]
     assert (wall["busy_ns_a"], wall["busy_ns_b"], wall["difference_ns"]) == (7_500_000, 5_500_000, -2_000_000)
-    upload = frame[(frame["level"] == "lane") & (frame["item"] == "upload")].iloc[0]
+    upload = frame[(frame["level"] == "stream") & (frame["item"] == "upload")].iloc[0]
     assert (upload["span_count_a"], upload["span_count_b"], upload["median_ns_a"]) == (6, 4, 900_000)
 
 
@@ -217,10 +181,61 @@ def test_table_says_what_is_only_in_one():
     assert lanes.rows[1:] == [["a", "1", "10 ns", "20 ns", "+10 ns", "×2.00", "10→20 ns"]]
 
 
-@pytest.mark.parametrize(("ratio", "text"), [(0.0, "×0.00"), (0.004, "×0.004"), (1.0, "×1.00"), (99.96, "×100")])
-def test_ratio_shows_the_digits_that_matter(ratio, text):
-    assert ratio_text(ratio) == text
+def kernels(*names, size_bytes=None, end_ns=100):
+    """One span a name, one after the other; a name that begins with "memcpy" is a copy."""
+    spans = []
+    for place, name in enumerate(names):
+        is_copy = name.startswith("memcpy")
+        options = {"kind": "copy" if is_copy else "kernel"}
+        if is_copy and size_bytes is not None:
+            options["size_bytes"] = size_bytes
+        spans.append(("a", name, place * end_ns, (place + 1) * end_ns, options))
+    return make_kernel_trace(spans)
 
 
-def test_a_change_has_a_sign():
-    assert [change_of_ns(value) for value in (-1, 0, 1)] == ["−1 ns", "0 ns", "+1 ns"]
+def ranges(*names):
+    return make_trace([("a", name, place * 100, (place + 1) * 100) for place, name in enumerate(names)])
+
+
+def around(name, kernel):
+    """A range and a kernel in it, captured."""
+    return make_kernel_trace([("a", name, 0, 100, {"kind": "range"}), ("a", kernel, 20, 70, {"parent": 0})])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "note"),
+    [
+        (kernels("gemm"), kernels("gemm", end_ns=50), ""),
+        (kernels(*["gemm"] * 4), kernels("gemm", "gemm"), "Not the same work: 4 kernels against 2"),
+        (kernels("gemm"), kernels("gemm", "gemm"), "Not the same work: 1 kernel against 2"),
+        (
+            kernels("gemm", "gemm", "memcpy HtoD"), kernels("gemm", "memcpy HtoD"),
+            "Not the same work: 3 kernels and copies against 2",
+        ),
+        (
+            kernels("gemm", "gemm", "relu"), kernels("gemm", "relu", "relu"),
+            "Not the same work: 3 kernels in both, but not the same ones; gemm 2 times in a, 1 time in b",
+        ),
+        # Names that differ by a number are one, and so are copies from pinned memory and not.
+        (kernels("step 0", "step 1"), kernels("step 2", "step 3"), ""),
+        (kernels("memcpy HtoD (pinned)"), kernels("memcpy HtoD (pageable)"), ""),
+        (kernels("memcpy HtoD", size_bytes=2_000), kernels("memcpy HtoD", size_bytes=1_000),
+         "Not the same work: 2,000 B copied against 1,000 B"),
+        (kernels("memcpy HtoD", size_bytes=2_000), kernels("memcpy HtoD"), ""),
+        # Of ranges only those are known; beside kernels they are only how the work is called.
+        (ranges("step 0", "step 1"), ranges("step 0"), "Not the same work: 2 ranges against 1"),
+        (ranges("step 0", "step 1"), ranges("step 0", "step 7"), ""),
+        (around("naive", "gemm"), around("fused", "gemm"), ""),
+        (around("step", "gemm"), ranges("step"), ""),
+        (around("step", "gemm"), ranges("step 0", "step 1"), "Not the same work: 1 range against 2"),
+        # Where one has no ranges, nothing is known.
+        (kernels("gemm", "gemm"), ranges("step"), ""),
+        (empty_trace(), empty_trace(), ""),
+        (empty_trace(), ranges("step"), "Not the same work: 0 ranges against 1"),
+    ],
+)  # fmt: skip
+def test_work_is_compared_by_what_is_known_of_both(a, b, note):
+    result = compare_traces(a, b)
+    assert result.work_note == note
+    assert (result.notes[:1] == (f"{note}.",)) is bool(note)
+    assert ("faster" in comparison_line(result)) <= (not note)

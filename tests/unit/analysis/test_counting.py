@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import numpy as np
 import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import (
-    busy_edges,
     compare_traces,
     concurrency,
     counted_kinds,
@@ -17,12 +15,11 @@ from gpustreamlab.analysis import (
     overlap,
     sm_kinds,
     sm_time_steps,
-    stream_count,
     summary_text,
     utilization,
 )
 from gpustreamlab.draw import plan_picture, text_timeline, timeline_svg
-from gpustreamlab.model import DEVICE_WORK, Edges
+from gpustreamlab.model import DEVICE_WORK
 from gpustreamlab.typing import CaptureTier, SpanKind
 from gpustreamlab.workloads import spin_card
 from tests.helpers.kernel_traces import DECODE, kernel_trace
@@ -75,20 +72,6 @@ def test_without_spans_or_windows_the_tier_tells(trace, counted):
     assert counted_kinds(trace) == counted
 
 
-@pytest.mark.parametrize(("start_ns", "counts"), [(199, True), (200, False), (399, False), (400, True)])
-def test_a_window_begins_with_its_start_and_its_end_is_outside(start_ns, counts):
-    trace = make_kernel_trace([("a", "step", start_ns, 1_000, {"kind": "range"})], windows=((200, 400),))
-    assert counted_rows(trace).tolist() == [counts]
-
-
-@pytest.mark.parametrize(
-    ("windows", "counts"), [(((10, 20), (20, 30), (25, 40)), [True, False, False, False, True, True]), ((), [True] * 6)]
-)
-def test_windows_that_touch_or_overlap_are_one(windows, counts):
-    spans = [("a", "step", at, at + 5, {"kind": "range"}) for at in range(0, 60, 10)]
-    assert counted_rows(make_kernel_trace(spans, windows=windows)).tolist() == counts
-
-
 @pytest.mark.parametrize(("length_ns", "share"), [(1, None), (10, None), (11, "1%"), (100, "9%"), (1_000, "50%"), (0, None)])
 def test_ranges_that_are_next_to_nothing_beside_kernels_do_not_count(length_ns, share):
     # GIVEN kernels for 1,000 ns on two streams, half of them together, and a range in front of the capture
@@ -129,18 +112,6 @@ def test_kinds_that_are_no_work_do_not_count(kind):
     assert (utilization(trace).busy_ns.tolist(), overlap(trace).wall_ns) == ([10], 10)
 
 
-def test_threads_of_the_host_are_in_no_table():
-    trace = kernel_trace()
-    result = overlap(trace)
-    streams = ["prefill", "decode", "copies", "torch stream 13", "stream 21"]
-    assert [lane.name for lane in result.lanes] == streams
-    assert result.common_ns.shape == (5, 5)
-    assert stream_count(trace) == 5
-    assert [len(edges) for edges in busy_edges(trace)[5:]] == [0, 0]
-    assert compare_traces(trace, trace).lanes.items == tuple(streams)
-    assert "cudaLaunchKernel" not in compare_traces(trace, trace).names.items
-
-
 def test_copies_overlap_but_use_no_sms():
     trace = make_kernel_trace(
         [
@@ -160,15 +131,6 @@ def test_copies_overlap_but_use_no_sms():
     assert "copies and fills use no SMs" in str(result)
 
 
-def test_copies_use_no_sms_where_no_kernels_were_captured_either():
-    trace = make_trace(
-        [("a", "step", 0, 100, {"partition": 0}), ("b", "copy", 50, 300, {"kind": "copy", "partition": 0})],
-        partitions=(DECODE,),
-    )
-    (step,) = sm_time_steps(trace)
-    assert step.edges_ns.tolist() == [0, 100]
-
-
 def test_ranges_count_for_the_sms_where_only_they_were_captured():
     assert sm_kinds(pipeline_trace()) == (SpanKind.RANGE, SpanKind.KERNEL)
     assert "use no SMs" not in str(utilization(pipeline_trace()))
@@ -176,16 +138,6 @@ def test_ranges_count_for_the_sms_where_only_they_were_captured():
     assert sm_kinds(trace) == (SpanKind.RANGE, SpanKind.KERNEL)
     assert "upper bound" in str(utilization(trace))
     assert "upper bound" not in str(utilization(windowed((0, 1_000))))
-
-
-def test_the_story_in_windows_counts_no_range_twice():
-    whole, part = kernel_trace(6), kernel_trace(6, windows=((4_000_000, 8_000_000),))
-    rows = np.flatnonzero(counted_rows(part))
-    in_window = (part.start_ns >= 4_000_000) & (part.start_ns < 8_000_000)
-    assert not (in_window[rows] & (part.kind[rows] == 0)).any()
-    assert ((part.kind == 0) & ~in_window).sum() == 3 * 4
-    assert overlap(part).busy_ns[0] > overlap(whole).busy_ns[0]  # ranges contain the time before their kernels
-    assert isinstance(part.edges, Edges)
 
 
 @pytest.mark.parametrize("kind", ["kernel", "copy", "range"])

@@ -243,21 +243,6 @@ def test_what_the_trace_has_not_is_refused(asked, error, text):
         record(wait_for_stream).explain(*asked)
 
 
-def test_a_million_spans_are_explained():
-    count = 1_000_000
-    start_ns = np.arange(count) * 5_000
-    trace = gsl.Trace.from_columns(
-        start_ns=start_ns,
-        end_ns=start_ns + 4_000,
-        queued_ns=start_ns - 3_000,
-        stream=["a", "b"] * (count // 2),
-        kind="kernel",
-    )
-    found = trace.explain()
-    assert [finding.code for finding in found.findings] == [Cause.LAUNCH_BOUND] * 2
-    assert sum(finding.piece_count for finding in found.findings) == count - 1
-
-
 def test_of_work_of_two_cells_only_is_told_that_one_stream_had_work():
     trace = record(wait_for_stream)
     between_ns = int(trace.end_ns[trace.name == trace.names.index("spin")].min()) + 1_000

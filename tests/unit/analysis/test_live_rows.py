@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -11,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab import Trace
-from gpustreamlab.analysis import MAX_LANE_ROWS, ArrivedSpans, LiveRows, OpenSpans, span_rows
-from gpustreamlab.analysis._live_rows import KEPT_INTERVALS
-from gpustreamlab.analysis._regions import LEVEL_TOLERANCE_NS
+from gpustreamlab.analysis import (
+    KEPT_INTERVALS,
+    LEVEL_TOLERANCE_NS,
+    MAX_LANE_ROWS,
+    ArrivedSpans,
+    LiveRows,
+    OpenSpans,
+    span_rows,
+)
 from gpustreamlab.model import SPAN_KINDS, Device, Lane, Partition, TraceMetadata
 from gpustreamlab.typing import SpanKind
 
@@ -217,7 +222,6 @@ def test_ranges_that_overlap_by_the_clocks_error_share_a_row(spans, expected):
 
 
 COMING = {
-    "late, between others": ([[("range", 0, 1)], [("range", 5, 6)], [("range", 2, 3)]], [0, 0, 0]),
     "a child after its parent": ([[("range", 0, 10, 0, 0, -1)], [("range", 5, 20, 0, 1, 0)]], [0, 1]),
     "kernels before their range": (
         [[("kernel", 1, 2), ("kernel", 2, 3)], [("range", 0, 5)], [("kernel", 3, 4)]],
@@ -228,7 +232,6 @@ COMING = {
         [2, 1, 0, 2],
     ),
     "late kernels": ([[("kernel", 0, 1), ("kernel", 5, 6)], [("copy", 2, 3)], [("kernel", 0, 1)]], [0, 0, 0, 1]),
-    "only the first is late": ([[("kernel", 0, 5)], [("kernel", 3, 4), ("kernel", 5, 6), ("kernel", 6, 7)]], [0, 1, 0, 0]),
     "late, then behind": ([[("kernel", 10, 11)], [("kernel", 0, 1), ("kernel", 11, 12)], [("kernel", 1, 9)]], [0, 0, 0, 0]),
     "late, and reaching on": (
         [[("kernel", 10, 11)], [("kernel", 9, 10), ("kernel", 10, 30)], [("kernel", 11, 12)]],
@@ -238,13 +241,11 @@ COMING = {
         [[("kernel", 0, 9), ("kernel", 1, 5), ("kernel", 6, 8)], [("kernel", 9, 10), ("kernel", 9, 12)]],
         [0, 1, 1, 1, 0],
     ),
-    "of no length": ([[("kernel", 0, 50), ("kernel", 0, 0)], [("kernel", 0, 50)]], [0, 0, 1]),
     "annotations around others": (
         [[("annotation", 2, 3), ("annotation", 1, 4), ("annotation", 5, 6)], [("annotation", 0, 7)], [("host", 2, 3)]],
         [2, 1, 2, 0, 3],
     ),
     "calls made of others": ([[("host", 0, 9), ("host", 1, 2), ("host", 3, 4)]], [0, 1, 1]),
-    "and later": ([[("host", 1, 2)], [("host", 3, 4)], [("host", 0, 9)]], [1, 1, 0]),
 }  # fmt: skip
 
 
@@ -283,15 +284,6 @@ def test_what_fits_nowhere_is_folded_into_the_last_row_of_its_level_and_counted(
     assert table.sub_row.max() == MAX_LANE_ROWS
 
 
-def test_ranges_of_two_threads_lie_side_by_side_at_each_depth():
-    played = Played()
-    for step, thread in ((played.start, "a"), (played.start, "a"), (played.end, "a"), (played.start, "b"), (played.end, "b")):
-        step(thread, *([0] if step == played.start else []))
-    played.end_all()
-    rows, codes = feed(*([span] for span in played.spans))
-    assert rows.table(lane_count=1).sub_row[codes].tolist() == [2, 0, 1]
-
-
 @pytest.mark.parametrize("kind", ["kernel", "annotation", "host", "range"])
 def test_every_lane_has_a_row_which_gives_way_to_its_first_spans(kind):
     rows = LiveRows()
@@ -303,20 +295,3 @@ def test_every_lane_has_a_row_which_gives_way_to_its_first_spans(kind):
     assert rows.version != before
     assert (table.lane.tolist(), table.sub_row.tolist(), table.share.tolist()) == ([1, 0], [0, 0], [1.0, 1.0])
     assert table.layer[codes].tolist() == [int(kind in {"kernel", "host"})]
-
-
-@pytest.mark.parametrize("kind", ["range", "kernel"])
-def test_twenty_thousand_spans_take_little_time(kind):
-    count = 20_000
-    start_ns, zeros = np.arange(count) * 1_000, np.zeros(count, np.int64)
-    rows, times_s = LiveRows(), []
-    for batch in range(3):
-        number, starts = count * batch + np.arange(count), start_ns + batch * 10**9
-        code = zeros + SPAN_KINDS.index(SpanKind(kind))
-        spans = ArrivedSpans(number, zeros - 1, np.arange(count) % 16, starts, starts + 1, zeros + 132, code)
-        began_s = time.thread_time()
-        codes = rows.add(spans, OpenSpans(zeros[:0], zeros[:0], zeros[:0]))
-        times_s.append(time.thread_time() - began_s)
-
-    assert codes.tolist() == (np.arange(count) % 16).tolist()
-    assert min(times_s) < 0.05  # 5 ms on the machine on which it was written

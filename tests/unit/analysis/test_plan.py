@@ -35,7 +35,6 @@ def device(group_sms=8, group_count=15, remainder_sms=12, **more):
 
 NO_REMAINDER = device(8, 16, 0)
 GROUPS_OF_4 = device(4, 33, 0)
-ONE_GROUP = device(8, 1, 2)
 
 
 def attempt(shares, card, **options):
@@ -56,20 +55,12 @@ BY_HAND = {
     "the remainder goes where it wastes least": (H200, {"a": 96, "b": 32}, "up", {"a": 100, "b": 32}, 0),
     "rest takes the remainder": (H200, {"a": 96, "b": "rest"}, "up", {"a": 96, "b": 36}, 0),
     "rest alone is the card": (H200, {"a": "rest"}, "exact", {"a": 132}, 0),
-    "12 twice": (H200, {"a": 12, "b": 12}, "up", {"a": 16, "b": 12}, 104),
-    "1 becomes a group": (H200, {"a": 1}, "up", {"a": 8}, 124),
-    "9 fits the remainder": (H200, {"a": 9}, "up", {"a": 12}, 120),
     "131 down": (H200, {"a": 131}, "down", {"a": 124}, 8),
-    "66 and 66 down": (H200, {"a": 66, "b": 66}, "down", {"a": 64, "b": 60}, 8),
-    "quarters": (H200, dict.fromkeys("abcd", 0.25), "down", {"a": 32, "b": 32, "c": 32, "d": 28}, 8),
-    "a share of all": (H200, {"a": 1.0}, "up", {"a": 132}, 0),
     "numbers as text": (H200, {"a": " 88 ", "b": "0.25", "c": "REST"}, "down", {"a": 88, "b": 32, "c": 12}, 0),
-    "sixteen": (H200, {f"p{k}": 8 for k in range(16)}, "up", {f"p{k}": 8 for k in range(15)} | {"p15": 12}, 0),
     "a rest of the remainder alone, down": (H200, {"a": 120, "b": "rest"}, "down", {"a": 120, "b": 12}, 0),
     "a rest beside the owner of the remainder": (H200, {"a": 121, "b": "rest"}, "up", {"a": 124, "b": 8}, 0),
     "without a remainder": (NO_REMAINDER, {"a": 90, "b": "rest"}, "up", {"a": 96, "b": 32}, 0),
     "groups of 4": (GROUPS_OF_4, {"a": 66, "b": 66}, "down", {"a": 64, "b": 64}, 4),
-    "one group and a remainder": (ONE_GROUP, {"a": 8, "b": 2}, "exact", {"a": 8, "b": 2}, 0),
 }
 
 
@@ -92,15 +83,6 @@ def test_requested_and_granted_are_both_kept():
     assert layout.names == ("a", "b")
     assert [part.groups for part in layout] == [tuple(range(12)), (12, 13, 14, 15)]
     assert layout.is_enforced
-
-
-@pytest.mark.parametrize("shares", [("37.5%", "37.5%", "25%"), ("12.5%",) * 8, (0.3, 0.7), ("0.9%", "99.1%")])
-@pytest.mark.parametrize("sm_count", [24, 78, 82, 108, 132, 133, 144])
-def test_shares_that_make_up_the_card_are_never_more_than_the_card(shares, sm_count):
-    card = Device(name="small", sm_count=sm_count)
-    layout = unenforced_layout({f"p{place}": share for place, share in enumerate(shares)}, card)
-
-    assert sum(part.requested_sms for part in layout) <= sm_count
 
 
 @pytest.mark.parametrize(("share", "sms"), [(0.29, 29), ("29%", 29), (1 / 3, 33), (0.001, 1), ("57%", 57), (0.07, 7)])
@@ -154,21 +136,16 @@ REFUSED = {
     "negative": ({"a": -5, "b": 96}, ("'a'", "-5", "8"), {"a": 8, "b": 96}),
     "a billion": ({"a": 10**9}, ("1,000,000,000", "132"), {"a": 132}),
     "sum beyond the card": ({"a": 96, "b": 96}, ("a 96 + b 96 = 192", "132"), {"a": 64, "b": 68}),
-    "shares beyond the card": ({"a": 0.7, "b": "70%"}, ("184 SMs", "132"), {"a": 64, "b": 68}),
     "66 and 66 up": ({"a": 66, "b": 66}, ("at least", "multiples of 8", "15 groups", "12 more"), {"a": 64, "b": 68}),
     "two rests": ({"a": "rest", "b": "rest"}, ("Only one", "a, b"), None),
     "17": ({f"p{k}": 7 for k in range(17)}, ("17 partitions", "room for 16"), None),
     "NaN": ({"a": float("nan")}, ("'a'", "nan", "at most 1 (100%)"), None),
-    "share 0": ({"a": 0.0}, ("0.0", "above 0"), None),
     "share above 1": ({"a": 1.5}, ("1.5", "at most 1"), None),
     "float for SMs": ({"a": 96.0}, ("96.0", "whole number 96"), None),
-    "float text for SMs": ({"a": "96.0"}, ("96.0", "whole number 96"), None),
     "True": ({"a": True}, ("'True'", "0.25", "'rest'"), None),
     "a word": ({"a": "most"}, ("'most'", "'rest'"), None),
-    "empty text": ({"a": ""}, ("''", "'rest'"), None),
     "nothing": ({}, ("No partition", "lab.partition(None)"), None),
     "a list of shares": ([96, 32], ("list", "prefill=96"), None),
-    "a number of shares": (96, ("int", "prefill=96"), None),
 }
 
 
@@ -191,13 +168,10 @@ def test_what_cannot_be_granted_is_told_with_the_nearest_plan(shares, words, nea
 
 STRUCTURED_BY_HAND = {
     "co-scheduled": ({"a": PartitionOptions(sms=18, coscheduled_sms=4)}, "up", {"a": 20}),
-    "co-scheduled down": ({"a": PartitionOptions(sms=19, coscheduled_sms=4)}, "down", {"a": 16}),
     "co-scheduled exact": ({"a": PartitionOptions(sms=20, coscheduled_sms=4)}, "exact", {"a": 20}),
     "backfill": ({"a": PartitionOptions(sms=21, backfill=True)}, "up", {"a": 22}),
     "backfill and co-scheduled": ({"a": PartitionOptions(sms=22, coscheduled_sms=8, backfill=True)}, "exact", {"a": 22}),
-    "a share": ({"a": PartitionOptions(sms="25%", coscheduled_sms=4)}, "down", {"a": 32}),
     "beside a plain one": ({"a": PartitionOptions(sms=24, coscheduled_sms=4), "b": 12}, "up", {"a": 24, "b": 16}),
-    "preferred": ({"a": PartitionOptions(sms=16, coscheduled_sms=4, preferred_coscheduled_sms=8)}, "up", {"a": 16}),
 }
 
 

@@ -126,15 +126,6 @@ def test_collectives_of_two_communicators_and_those_that_do_not_wait_are_kept_ap
     assert "4 kernels of collectives not compared" in str(found)
 
 
-def test_communicator_and_sequence_travel_with_the_trace(tmp_path):
-    both = [[kernel(rank, 100, 50 - 20 * rank, 1, seq=3)] for rank in range(2)]
-    trace = ranks_of(tmp_path, both)
-    trace.save(tmp_path / "both.parquet")
-    again = gsl.load_trace(tmp_path / "both.parquet").stragglers()
-    assert again.names[0].behind_ns.tolist() == [[20_000, 0]]
-    assert again.groups == ("rank 0", "rank 1")
-
-
 def test_of_two_ranks_that_took_turns_in_coming_10_ms_late_each_is_named_in_its_turn():
     """Recorded with torch 2.11 and NCCL 2.28 on two H200: rank `step % 2` slept before the all-reduce of each step."""
     folder = Path(__file__).parents[2] / "golden" / "nccl"

@@ -65,15 +65,6 @@ def test_it_says_what_to_do(lane, part, words):
     assert found.advice[0] in " ".join(str(found).split())
 
 
-def test_sentences_go_on_in_the_next_line_and_no_word_is_broken(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = str(strays(strayed("default stream"))).splitlines()
-    assert all(len(line) <= 80 for line in lines)
-    assert lines[0].startswith("Strays: 1 kernel")
-    assert lines[1] == "  partition: elementwise ran on default stream instead of decode (200 ns)"
-    assert lines[-3].startswith("default stream takes the work")
-
-
 def test_the_story_has_two_sorts():
     found = strays(kernel_trace(4))
     assert repr(found) == (

@@ -10,7 +10,7 @@ from gpustreamlab.analysis import overlap, plain_finding, source_facts, totals, 
 from gpustreamlab.draw import plan_picture
 from gpustreamlab.errors import OptionError
 from tests.helpers.kernel_traces import kernel_trace
-from tests.helpers.traces import empty_trace, make_trace, partition_trace, random_trace
+from tests.helpers.traces import make_trace, partition_trace, random_trace
 
 
 def test_names_are_sums_and_names_that_differ_by_a_number_are_one():
@@ -60,20 +60,6 @@ def test_a_part_is_that_of_the_clipped_trace():
         assert sum(int(part.total_ns.sum()) for part in parts) <= int(kernels.totals(by).total_ns.sum())
 
 
-def test_it_shows_itself_and_refuses_what_it_does_not_know():
-    found = partition_trace().totals("partition")
-    assert repr(found).startswith("<Totals: ")
-    assert "whole card" in str(found)
-    assert "<td" in found._repr_html_()
-    with pytest.raises(OptionError, match=r"'streams'.*stream"):
-        totals(partition_trace(), "streams")
-    with pytest.raises(OptionError, match="trace"):
-        totals(7)
-    for by in ("name", "stream", "partition"):
-        assert len(empty_trace().totals(by)) == 0
-        assert len(empty_trace().totals(by).to_pandas()) == 0
-
-
 def test_the_plain_finding_is_that_of_the_words_that_are_written():
     for trace in (partition_trace(), kernel_trace(), Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"])):
         header = plan_picture(trace).header
@@ -105,3 +91,8 @@ def test_of_more_than_two_streams_the_sentence_says_how_many_worked_at_once_at_m
     assert sentence_of("a", "b", long_ns=15).endswith(": 2 streams at once 20% of the time any worked")
     assert ": 2 to 3 streams at once " in sentence_of(*"abcde", long_ns=25)
     assert sentence_of(*"abcde", long_ns=10).endswith(": 2 streams at once 0% of the time any worked")
+
+
+def test_another_word_is_refused_with_the_nearest():
+    with pytest.raises(OptionError, match=r"'streams'.*stream"):
+        totals(partition_trace(), "streams")

@@ -91,24 +91,11 @@ def test_layout_that_is_not_enforced_counts_the_whole_card():
     assert result.card_share <= 1
 
 
-def test_no_partitions_make_one_row_of_the_whole_card():
-    result = utilization(make_trace([("a", "x", 0, 10), ("b", "x", 5, 30)]))
-    assert (result.names, result.busy_ns.tolist(), result.card_share) == ((None,), [30], 1.0)
-
-
 def test_empty_trace_has_no_time_and_no_share():
     result = utilization(empty_trace())
     assert (result.names, result.wall_ns, result.card_sm_ns, result.busy_ns.tolist()) == ((None,), 0, 0, [0])
     assert math.isnan(result.card_share)
     assert np.isnan(result.share).all()
-
-
-def test_to_pandas_has_a_row_for_each_partition():
-    frame = utilization(partition_trace()).to_pandas()
-    assert frame.columns.tolist() == [
-        "partition", "requested_sms", "granted_sms", "busy_ns", "window_ns", "sm_ns", "share",
-    ]  # fmt: skip
-    assert frame["partition"].tolist() == ["prefill", "decode", None]
 
 
 def test_text_and_html_say_what_the_figures_mean():
