@@ -59,7 +59,6 @@ from gpustreamlab.analysis._hazard_search import (
 from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, host_waits
 from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
-from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap
 from gpustreamlab.analysis._plan import (
     REST,
@@ -76,7 +75,7 @@ from gpustreamlab.analysis._plan import (
 from gpustreamlab.analysis._regions import Layer, Region, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
 from gpustreamlab.analysis._report import html_of_table
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS, ArrivedSpans, OpenSpans, RowPlanner, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
     bin_width_ns,

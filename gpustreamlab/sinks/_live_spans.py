@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
+from gpustreamlab.analysis import ArrivedSpans, OpenSpans, RowPlanner, bin_width_ns, merge_narrow
 from gpustreamlab.draw import SpanColumns
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.record import SPAN_COLUMNS, START, Chunk, Journal, RowFinder, Tables, Unended
@@ -109,7 +109,7 @@ class SpanReader:
         self.tables = shown_tables(recorder.tables)  # As the page shows them, without markers
         self._place = START
         self.clear_count = -1  # How often it has begun anew since the first time
-        self.rows = LiveRows()  # The rows of the spans since then
+        self.rows = RowPlanner()  # The rows of the spans since then
         self.zero_ns = 0  # The clock's time that is the page's zero
         self.start_ns = 0  # First start so far; before the zero where that could not move any more
         self.end_ns = 0  # Last end so far
@@ -173,7 +173,7 @@ class SpanReader:
     def _start_anew(self) -> None:
         meta = self.tables.metadata
         self.clear_count += 1
-        self.rows = LiveRows(meta.clock_error_ns + meta.range_error_ns)
+        self.rows = RowPlanner(meta.clock_error_ns + meta.range_error_ns)
         self.zero_ns, self.start_ns, self.end_ns, self.span_count, self._row_count = 0, 0, 0, 0, 0
         self._ranges = LastRanges()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpustreamlab.analysis import (
     Basis,
-    LiveRows,
+    RowPlanner,
     basis_of,
     busy_edges,
     concurrency,
@@ -201,7 +201,7 @@ class TablePlanner:
         return {"header": changed} if changed else {}
 
 
-def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:
+def _source_of(trace: Trace, rows: RowPlanner) -> tuple[object, ...]:
     """Return what the tables depend on."""
     meta = trace.metadata
     tables = (trace.lanes, trace.threads, trace.partitions, trace.layouts, trace.layout, trace.markers, len(trace.counters))
