@@ -101,7 +101,7 @@ class Partitioner(KeptWidget):
         self._lock = threading.RLock()  # held while state and view change, never while the session is asked for anything
         self._state = _state.start(target.device, target.layout, obstacle)
         view = view_of(self._state, self._look_around())
-        super().__init__(view=view, forms=forms_of(view))
+        super().__init__(view=view, forms=forms_of(self._state, view))
         listener = _Listener(self)
         listener.stop = target.partitions.watch(listener)
         self._listener = weakref.ref(listener)
@@ -209,7 +209,7 @@ class Partitioner(KeptWidget):
         around = self._look_around()
         with self._lock, self.hold_sync():
             self.view = view_of(self._state, around)
-            self.forms = forms_of(self.view)
+            self.forms = forms_of(self._state, self.view)
 
     def _look_around(self) -> Surroundings:
         target, state = self._open_target(), self._state
