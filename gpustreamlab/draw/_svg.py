@@ -19,7 +19,6 @@ from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narr
 from gpustreamlab.draw._colours import DARK_TEXT, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
-from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import (
     STRAY_COLOUR,
     Bars,
@@ -34,7 +33,7 @@ from gpustreamlab.draw._legend import (
     partition_entries,
     plan_memory,
 )
-from gpustreamlab.draw._picture import Picture, plan_picture
+from gpustreamlab.draw._picture import Header, Picture, plan_picture
 from gpustreamlab.draw._scene import Scene, text_width_px
 from gpustreamlab.draw._sm_map import (
     ACCENT,

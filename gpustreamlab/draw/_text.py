@@ -36,7 +36,7 @@ from gpustreamlab.analysis import (
     used_stream_count,
 )
 from gpustreamlab.draw._groups import host_group, plan_groups
-from gpustreamlab.draw._header import BARS_CONTAIN_WAITING
+from gpustreamlab.draw._picture import BARS_CONTAIN_WAITING
 from gpustreamlab.draw._scene import memory_lanes, plan_marks, stray_facts
 from gpustreamlab.model import NO_COMMON_TIME, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, SpanKind

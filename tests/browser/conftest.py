@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.helpers.jupyter import LabWindows, running_jupyter
-from tests.helpers.reader import Reader
+from tests.helpers.reader import Reader, open_readers
 from tests.helpers.windows import Windows
 
 QUIET = [
@@ -56,6 +56,13 @@ def server(tmp_path_factory):
 def lab_windows(chromium, server):
     """Return the windows of the running JupyterLab that the tests lend each other."""
     return LabWindows(chromium)
+
+
+@pytest.fixture
+def read(windows, tmp_path):
+    """Return a function that opens a trace's page and returns its reader; console errors fail the test at its end."""
+    with open_readers(windows, tmp_path) as open_one:
+        yield open_one
 
 
 @pytest.fixture

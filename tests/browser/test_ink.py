@@ -11,7 +11,6 @@ import pytest
 from gpustreamlab.model import Lane, Layout
 from gpustreamlab.typing import LaneKind
 from tests.helpers.kernel_traces import make_kernel_trace, serial_trace
-from tests.helpers.reader import open_readers
 from tests.helpers.traces import PREFILL, make_trace, repartition_trace
 
 pytestmark = pytest.mark.browser
@@ -34,12 +33,6 @@ COLOURS = (
 SWATCH = """(facts => { const {backgroundColor, backgroundImage} = getComputedStyle(facts.querySelector('.gsl-swatch'))
   return [backgroundColor, backgroundImage]
 })([...document.querySelectorAll('.gsl-chip')].find(chip => chip.textContent.includes(argument)))"""
-
-
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
 
 
 def pixels(reader, box):
@@ -175,7 +168,6 @@ NAMED = [("a", "gemm", 0, 50_000), ("a", "softmax", 50_000, 5_000), ("b", "gemm"
 def test_colour_tells_what_is_chosen_and_the_legend_follows(read):
     reader = read(named_trace())
     lead = reader.page.locator(".gsl-legend > .gsl-of").first
-    swatch = reader.page.locator(".gsl-legend .gsl-chip", has_text="softmax").locator(".gsl-swatch")
     assert lead.inner_text() == "hue: stream"
     # WHEN colour tells streams, a name on both is grey in the legend, and one of a single stream has its hue
     hues = [look_of(reader, name)[0] for name in ("softmax", "rope")]
@@ -192,15 +184,8 @@ def test_colour_tells_what_is_chosen_and_the_legend_follows(read):
     assert lead.inner_text() == "hue: name"
     assert len({look_of(reader, name)[0] for name in ("gemm", "softmax", "rope")}) == 3
     assert look_of(reader, "gemm")[0] == reader.js("w.tables.name_styles[w.tables.names.indexOf('gemm')][0]")
-    # WHEN it tells durations, the legend has a scale with its ends
-    choose(reader, "duration")
-    assert lead.inner_text().split() == ["duration:", "500", "ns", "50.0", "µs"]
-    assert swatch.count() == 0
-    place = "w.tables.palette.at(-1).indexOf(v.painter.looks.fills[argument])"
-    ends = [reader.js(place, 4 * hue + tint) for hue, tint in (look_of(reader, "rope"), look_of(reader, "gemm"))]
-    assert ends == [0, 6]
     # THEN what was chosen is kept, and written back
-    assert reader.js("w.kept.get('colour').read()") == "duration"
+    assert reader.js("w.kept.get('colour').read()") == "name"
     reader.js("w.kept.get('colour').write('stream')")
     reader.settle()
     assert lead.inner_text() == "hue: stream"
@@ -212,7 +197,7 @@ def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(
     reader = read(repartition_trace())
     assert reader.page.locator(".gsl-legend > .gsl-of").first.inner_text() == "hue: partition"
     reader.page.get_by_role("button", name="How the picture looks").click()
-    assert [text for text, _ in reader.js(COLOURS)] == ["partition", "stream", "name", "duration"]
+    assert [text for text, _ in reader.js(COLOURS)] == ["partition", "stream", "name"]
     assert dict(reader.js(COLOURS))["partition"]
     # Of each span: the hue that it has, and the one of the band that counts its SMs.
     pairs = reader.js(
@@ -221,19 +206,19 @@ def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(
     )
     assert {own for own, _ in pairs} == {0, 1, 6}  # those before the SMs were shared out ran on the whole card
     assert all(own == band for own, band in pairs)
-    # THEN its names have it in the legend, also where lanes are not grouped by partition, or pinned
+    # THEN its names have it in the legend, also where lanes are pinned
     fill = """[...document.querySelectorAll('.gsl-chip')].find(chip => chip.textContent.includes(argument))
       .querySelector('.gsl-swatch').style.getPropertyValue('--gsl-fill')"""
     looks = {name: look_of(reader, name) for name in ("gemm", "attention")}
     own = {
         name: reader.js("w.tables.palette[argument[0]][argument[1]]", [hue, looks[name][1]]) for hue, name in enumerate(looks)
     }
-    for change in ({}, {"groupBy": "none"}, {"groupBy": "device"}):
-        reader.js("(w.arrange(argument), w.setIn('pinned', 'decode', true))", change)
+    for is_pinned in (False, True):
+        reader.js("w.setIn('pinned', 'decode', argument)", is_pinned)
         reader.settle()
         assert {name: reader.js(fill, name) for name in own} == own
         assert reader.page.locator(".gsl-legend > .gsl-of").first.inner_text() == "hue: partition"
-    reader.js("w.arrange({groupBy: 'partition', pinned: new Set()})")
+    reader.js("w.arrange({pinned: new Set()})")
     reader.settle()
     assert reader.js("w.planned.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
     band = pixels(reader, [4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])

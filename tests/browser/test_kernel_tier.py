@@ -11,16 +11,9 @@ from gpustreamlab.draw import WORK_DEFAULTS, columns_of
 from gpustreamlab.model import Counters, Lane, WorkDetail
 from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
 from tests.helpers.kernel_traces import MS, US, kernel_trace, make_kernel_trace
-from tests.helpers.reader import open_readers
 from tests.helpers.traces import make_trace
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
 
 
 @pytest.fixture(scope="module")

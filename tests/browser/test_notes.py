@@ -11,19 +11,12 @@ import gpustreamlab as gsl
 from gpustreamlab import Session, Timeline, compare, workloads
 from gpustreamlab.model import Note
 from tests.helpers import planted
-from tests.helpers.reader import open_readers
 from tests.helpers.traces import MS, make_trace, nested_trace
 
 pytestmark = pytest.mark.browser
 
 VIEW = "[w.x0, w.x1, w.pinned, w.selection && [w.selection.start, w.selection.end, [...w.selection.lanes]], [...w.hiddenNames]]"
 NOTES = "w.notes.map(({ time, end, stream, text }) => [time, end, stream, text])"
-
-
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
 
 
 @pytest.fixture(scope="module")

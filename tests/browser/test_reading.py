@@ -20,12 +20,6 @@ from tests.helpers.traces import (
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
-
-
 @pytest.fixture(scope="module")
 def nested_page(windows, tmp_path_factory):
     """Return a reader of one page, for tests that only search it."""
@@ -307,24 +301,6 @@ def test_search_that_means_nothing_dims_nothing_and_says_why(searched, text, say
     assert reader.js("w.matches") is None
     reader.search("kind:kernel")
     assert reader.text("found") == "3 found"
-
-
-@pytest.mark.parametrize("trace", [partition_trace(), nested_trace(), evil_trace()], ids=["partitions", "nested", "hostile"])
-def test_every_example_of_the_help_sheet_finds_something(read, trace):
-    reader = read(trace)
-    reader.press("?")
-    count = reader.page.locator(".gsl-examples button").count()
-    assert count >= 4
-    reader.press("Escape")
-    for number in range(count):
-        reader.press("?")
-        reader.page.locator(".gsl-examples button").nth(number).click()
-        reader.settle()
-        assert not reader.page.locator(".gsl-help").is_visible()
-        assert reader.text("found").endswith(" found")
-        assert reader.js("w.matches !== null")
-        assert int(reader.text("found").split()[0]) > 0
-        reader.press("Escape")
 
 
 def test_search_dims_in_the_picture(read):

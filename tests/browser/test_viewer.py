@@ -568,7 +568,7 @@ def test_arrows_lead_to_where_ranges_had_to_wait_and_only_those_in_view_are_draw
     assert shown.value(heads) == [300, 400, 500]
     spans = [(f"lane {k}", "x", 100 * k, 100 * k + 50) for k in range(60)]
     shown = show(make_trace(spans, edges=[(k, k + 1) for k in range(59)]))
-    shown.value("view.arrange({density: 'tall'})")
+    shown.value("view.setRoom(240, true)")
     # Of a lane at the border its edge alone may be in view; one more where its source is.
     seen = shown.value(
         "view.visibleLanes().filter(code => view.laneRows[code].some(row => view.isSeen(view.tables.rows[row]))).length"

@@ -12,16 +12,9 @@ from gpustreamlab.workloads import spin
 from tests.browser.test_reading import CONTRASTS
 from tests.helpers import planted
 from tests.helpers.kernel_traces import kernel_trace
-from tests.helpers.reader import open_readers
 from tests.helpers.traces import MS, empty_trace, make_trace, pipeline_trace, random_trace
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
 
 
 @pytest.fixture(scope="module")

@@ -110,8 +110,7 @@ class Reader(Heard):
         self.settle()
 
     def search(self, text):
-        self.page.locator(".gsl-search input").fill(text)
-        self.page.wait_for_timeout(200)
+        self.js("v.commands.searchFor(argument)", text)
         self.settle()
 
     def tip(self):
