@@ -21,6 +21,11 @@ QUIET = [
 ]
 
 
+def pytest_collection_modifyitems(items):
+    """Put the tests of JupyterLab first, so that one worker has them, and the others need no server."""
+    items.sort(key=lambda item: "server" not in item.fixturenames)
+
+
 @pytest.fixture(scope="session")
 def chromium():
     with sync_playwright() as playwright:
@@ -47,8 +52,8 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """Return a running JupyterLab; each test writes a notebook of its own."""
-    with running_jupyter(tmp_path_factory.mktemp("jupyter")) as jupyter:
+    """Return a running JupyterLab, below a prefix, as behind JupyterHub; each test writes a notebook of its own."""
+    with running_jupyter(tmp_path_factory.mktemp("jupyter"), base_url="/user/ada/") as jupyter:
         yield jupyter
 
 

@@ -63,8 +63,7 @@ def is_ink(reader, code):
 # ---- running and waiting
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("ratio", [1, 1.5])
+@pytest.mark.parametrize(("scheme", "ratio"), [("light", 1), ("dark", 1.5)])
 def test_of_kernels_that_ran_one_after_the_other_no_two_are_painted_at_once(read, scheme, ratio):
     reader = read(serial_trace("kernels"), color_scheme=scheme, device_scale_factor=ratio)
     assert "0% of the time" in reader.page.locator("header").first.inner_text()

@@ -216,7 +216,7 @@ def test_shift_drag_sums_up_a_window_and_moves_nothing(read):
     assert "Selected 4.00 ms" in reader.text("selection")
 
 
-def test_drags_select_with_shift_over_strips_or_as_the_menu_says(read):
+def test_drags_select_with_shift_over_strips_too(read):
     reader = read(partition_trace())
     before = reader.window()
     strips = reader.js("w.parts.strips.map(({ top, bottom }) => (top + bottom) / 2)")
@@ -233,14 +233,6 @@ def test_drags_select_with_shift_over_strips_or_as_the_menu_says(read):
     tables = _tables(reader)
     assert [row[0] for row in tables["Streams"]] == ["kv"]
     assert tables["Overlap"] == [["kv + decode", "300 µs", "60%"]]
-    reader.page.get_by_role("button", name="How the picture looks").click()
-    reader.page.get_by_role("radio", name="selects").check()
-    reader.press("Escape")
-    _, top, _, bottom = reader.frame()
-    reader.drag((reader.at(1 * MS)[0], top + 3), (reader.at(3 * MS)[0], bottom - 3))
-    assert reader.js("w.selection.start") == pytest.approx(1 * MS, abs=10_000)
-    assert reader.js("w.selection.end") == pytest.approx(3 * MS, abs=10_000)
-    assert "Selected 2.0" in reader.text("selection")
 
 
 def test_totals_are_those_of_the_overlap(read):
@@ -420,7 +412,7 @@ def test_a_caption_of_the_legend_stands_beside_its_first_entry_at_every_width(re
     ):
         reader.js("w.set('colour', argument)", colour)
         seen = set()
-        for width in (*range(420, 1240, 40), 1_800, 2_400, 3_000):
+        for width in (*range(420, 1240, 160), 1_800, 3_000):
             reader.page.set_viewport_size({"width": width, "height": 800})
             reader.settle()
             found = reader.js(parts)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1a1ae7667cb04774f38cdc89c6e1dea46d9139af270c35a28594caa4514924c5
+// Made by scripts/bundle_viewer.py. 55209037f19b3ebbd5d29776759ac74c8259baa0a481a419a68d5dd4cd5d2275
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1220,7 +1220,6 @@ var gpustreamlab = (() => {
       this.scrollPx = 0;
       this.layout = firstLayout();
       this.room = { innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false };
-      this.dragDoes = "move";
       this.lane = null;
       this.pane = null;
       for (const group of FILTER_KEYS) this[group] = /* @__PURE__ */ new Set();
@@ -3242,7 +3241,6 @@ var gpustreamlab = (() => {
     ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
     ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
     ["Shift+drag", "Select a window and lanes: totals and overlap"],
-    ["Alt+drag", "Zoom to a window"],
     ["Lane's name", "Click: fold, pin, hide"],
     ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
     ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
@@ -3524,9 +3522,6 @@ var gpustreamlab = (() => {
     }, isOff: () => !view.laneOrder.length });
     menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) });
     menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size + view.layout.pinned.size) });
-    menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: (value) => {
-      view.dragDoes = value;
-    } });
     menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() });
     const plain2 = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain2(view.layout);
     view.keep("lanes", () => plain2(view.layout) === first ? null : JSON.parse(plain2(view.layout)), (kept) => {
@@ -5059,20 +5054,18 @@ var gpustreamlab = (() => {
   var SELECT_MIN_PX = 3;
   function addSelect(viewer) {
     const { view, figureElement: figure, commands } = viewer;
-    let from = null, isZoom = false;
+    let from = null;
     const take = (event) => {
       event.preventDefault();
       event.stopImmediatePropagation();
     };
     const down = (event) => {
       const point = viewer.pointOf(event);
-      const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move";
-      if (does === "move" || commands.isMeasuring() || event.button || !view.isOver(point)) return;
+      if (!event.shiftKey || commands.isMeasuring() || event.button || !view.isOver(point)) return;
       take(event);
       viewer.focus();
       commands.hideTip();
       from = point;
-      isZoom = does === "zoom";
       figure.setPointerCapture(event.pointerId);
     };
     const move = (event) => {
@@ -5085,9 +5078,7 @@ var gpustreamlab = (() => {
       if (!from) return;
       take(event);
       from = null;
-      const { selection } = view;
-      view.set("selection", isZoom ? null : selection);
-      if (isZoom && selection) view.setRange(selection.start, selection.end);
+      view.set("selection", view.selection);
     };
     listen(figure, { pointerdown: down, pointermove: move, pointerup: end, pointercancel: end });
     commands.isSelecting = () => from !== null;

@@ -32,7 +32,6 @@ const HELP_MOUSE_ROWS = [
   ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
   ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
   ["Shift+drag", "Select a window and lanes: totals and overlap"],
-  ["Alt+drag", "Zoom to a window"],
   ["Lane's name", "Click: fold, pin, hide"],
   ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
   ["Click in legend", "Hide, show; with Alt or Ctrl: only this"],

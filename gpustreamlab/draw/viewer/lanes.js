@@ -117,7 +117,6 @@ function addChoices(viewer) {
   menu.action("Lanes", { label: "Fold, pin or hide a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })
   menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) })
   menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set(), pinned: new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size + view.layout.pinned.size) })
-  menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: value => { view.dragDoes = value } })
   menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() })
   const plain = layout => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout)
   view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), kept => {

@@ -32,7 +32,6 @@ export class View {
     this.scrollPx = 0
     this.layout = firstLayout()
     this.room = {innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips; lanes are as high as fits into the second.
-    this.dragDoes = "move" // What the mouse does that is dragged: "move", "select" or "zoom".
     this.lane = null // Whose name was chosen: keys mean it.
     this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
     for (const group of FILTER_KEYS) this[group] = new Set() // Codes of what is not shown; of streams those of their lanes.
