@@ -11,8 +11,7 @@ from gpustreamlab.model import Device, Partition
 from gpustreamlab.notebook._state import DraftRow, PartitionerState, Plan, Problem
 from gpustreamlab.typing import Rounding
 
-_MOST_NAMES = 3
-"""Streams that the label of Apply names; more are counted."""
+_MOST_NAMES = 3  # Streams that the label of Apply names; more are counted
 
 _CLOSED = "The session is closed: this is the layout that it had at the end. Start another with gpustreamlab.Session()."
 
@@ -29,10 +28,8 @@ class Surroundings:
 
     streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of the streams by partition in use, "" for the whole card."""
-    moves: tuple[str, ...] = ()
-    """Names of the streams that the draft would drain and move."""
-    refusal: str = ""
-    """Why the session would refuse the draft; empty where it would not."""
+    moves: tuple[str, ...] = ()  # Names of the streams that the draft would drain and move
+    refusal: str = ""  # Why the session would refuse the draft; empty where it would not
 
 
 def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:

@@ -27,8 +27,7 @@ from gpustreamlab.typing import CaptureTier, EdgeKind, MarkerKind, SpanKind
 
 __all__ = ["CellGraph", "CellLog", "CellNode", "CellRecord", "make_cell_graph"]
 
-KEPT_CELLS = 10_000
-"""How many runs of cells are kept; as many as there are marks on a timeline."""
+KEPT_CELLS = 10_000  # How many runs of cells are kept; as many as there are marks on a timeline
 _OUTPUT = re.compile(r"_(\d+)")
 
 
@@ -36,22 +35,15 @@ _OUTPUT = re.compile(r"_(\d+)")
 class CellRecord:
     """One run of a cell."""
 
-    number: int
-    """Its number, as in ``In [3]``."""
-    key: str
-    """The same for all runs of one cell: its id where the front end gives one, else its text."""
-    text: str
-    """Its source."""
+    number: int  # Its number, as in ``In [3]``
+    key: str  # The same for all runs of one cell: its id where the front end gives one, else its text
+    text: str  # Its source
     reads: dict[int, frozenset[str]] = field(default_factory=dict)
     """Variables that it read of earlier cells, by the number of the cell that bound them."""
-    writes: frozenset[str] = frozenset()
-    """Variables that it bound, or into which it stored."""
-    waits: frozenset[int] = frozenset()
-    """Numbers of the cells for whose ends its streams were made to wait."""
-    barrier: str = ""
-    """What it does of which nothing can be known; empty where all is."""
-    is_failed: bool = False
-    """Whether it ended in an exception."""
+    writes: frozenset[str] = frozenset()  # Variables that it bound, or into which it stored
+    waits: frozenset[int] = frozenset()  # Numbers of the cells for whose ends its streams were made to wait
+    barrier: str = ""  # What it does of which nothing can be known; empty where all is
+    is_failed: bool = False  # Whether it ended in an exception
 
 
 class CellLog:
@@ -62,18 +54,14 @@ class CellLog:
         self._find_sessions = find_sessions
         self._since: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         """The number of the first cell that each session was open for."""
-        self.cells: list[CellRecord] = []
-        """The runs, in their order."""
-        self.auto: CellStreams | None = None
-        """What chooses streams for cells; None where they run as they are."""
+        self.cells: list[CellRecord] = []  # The runs, in their order
+        self.auto: CellStreams | None = None  # What chooses streams for cells; None where they run as they are
         self._depth = 0
         self._running: CellRecord | None = None
         self._auto_cell: AutoCell | None = None
         self._is_awaiting = False
-        self._writer: dict[str, int] = {}
-        """The number of the cell that bound each variable last."""
-        self._number_of: dict[int, int] = {}
-        """Numbers of cells by their turns."""
+        self._writer: dict[str, int] = {}  # The number of the cell that bound each variable last
+        self._number_of: dict[int, int] = {}  # Numbers of cells by their turns
 
     def register(self) -> None:
         """Be called by the shell from now on."""
@@ -225,10 +213,8 @@ class CellGraph(Reported):
     _columns: ClassVar = ()
 
     def __init__(self, cells: Sequence[CellNode], critical_ns: int, trace: Trace, notes: Sequence[str]) -> None:
-        self.cells = tuple(cells)
-        """The cells, in the order of their numbers."""
-        self.critical_ns = critical_ns
-        """How long the longest chain of cells kept the device busy, in ns."""
+        self.cells = tuple(cells)  # The cells, in the order of their numbers
+        self.critical_ns = critical_ns  # How long the longest chain of cells kept the device busy, in ns
         self.trace = trace
         """The cells whose work has ended as spans of their streams, and what they need of other streams as edges."""
         self._notes = tuple(notes)

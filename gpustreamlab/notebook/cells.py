@@ -51,10 +51,8 @@ _log = logging.getLogger(__name__)
 class CompiledCell:
     """A cell's statements, and its last expression apart."""
 
-    statements: CodeType
-    """All but the last expression."""
-    last_expression: CodeType | None
-    """What the cell's value comes from; None if it ends in a statement."""
+    statements: CodeType  # All but the last expression
+    last_expression: CodeType | None  # What the cell's value comes from; None if it ends in a statement
 
     @property
     def is_async(self) -> bool:
@@ -203,8 +201,7 @@ def _is_coroutine(code: CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
-MOST_PLANS = 64
-"""How many plans are kept; the one that was used least recently goes."""
+MOST_PLANS = 64  # How many plans are kept; the one that was used least recently goes
 _MISSING = object()
 
 

@@ -65,8 +65,7 @@ def _run_interruptibly(call: Callable[[], None]) -> None:
 
 
 _DEVICE_ACTIONS = ("apply", "verify")
-FOLLOW_S = 0.05
-"""How long the page of a notebook may lag behind layouts that did not come from it."""
+FOLLOW_S = 0.05  # How long the page of a notebook may lag behind layouts that did not come from it
 
 
 class Partitioner(KeptWidget):
@@ -90,8 +89,7 @@ class Partitioner(KeptWidget):
     _esm = static_text("kept.js", "partitioner.js")
     _css = static_text("partitioner.css")
 
-    view = traitlets.Dict().tag(sync=True)
-    """All that the page draws. Sent to the page, never read back from it."""
+    view = traitlets.Dict().tag(sync=True)  # All that the page draws. Sent to the page, never read back from it.
 
     def __init__(self, target: Session) -> None:
         capability = target.partitions.capabilities[Feature.GREEN_CONTEXTS]
