@@ -9,7 +9,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
 from gpustreamlab.sinks.live import REST, LiveFeed, Update
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import Int64Array, NoteKind, SessionState
+
+if TYPE_CHECKING:
+    from gpustreamlab.cluster import Cluster
+    from gpustreamlab.node import Node
+    from gpustreamlab.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -129,28 +134,6 @@ _UNPLACED_NS = -2  # Told of hazards whose work had not ended: where it is in ti
 MAX_DISPLAYS = 100  # Outputs that become a static picture when the session closes; the newest count
 
 
-class TimelineTarget(Protocol):
-    """What a live timeline needs of a session."""
-
-    @property
-    def trace(self) -> Trace:
-        """What was recorded so far."""
-        ...
-
-    @property
-    def state(self) -> SessionState:
-        """Where it is in its life."""
-        ...
-
-    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
-        """Take what the reader of its timeline has written."""
-        ...
-
-    def _newest_hazard_ns(self) -> int:
-        """Return when the newest hazard was found, by the host's clock; -1 where there is none."""
-        ...
-
-
 class LiveTimeline(Timeline):
     """A timeline that shows what runs, while it runs.
 
@@ -176,7 +159,7 @@ class LiveTimeline(Timeline):
         lab.timeline().save("run.html")     # what there is by now
     """
 
-    def __init__(self, target: TimelineTarget, feed: LiveFeed, *, refresh_hz: float = DEFAULT_REFRESH_HZ) -> None:
+    def __init__(self, target: Session | Node | Cluster, feed: LiveFeed, *, refresh_hz: float = DEFAULT_REFRESH_HZ) -> None:
         self._target = weakref.ref(target)
         self._feed: LiveFeed | None = feed
         self._lock = threading.RLock()

@@ -11,7 +11,10 @@ from gpustreamlab.record import Journal
 from gpustreamlab.sinks.live import LiveFeed, check_span_limit
 
 if TYPE_CHECKING:
-    from gpustreamlab.notebook.live_timeline import LiveTimeline, TimelineTarget
+    from gpustreamlab.cluster import Cluster
+    from gpustreamlab.node import Node
+    from gpustreamlab.notebook.live_timeline import LiveTimeline
+    from gpustreamlab.session import Session
 
 __all__ = ["LiveViews", "check_timeline_options"]
 
@@ -23,7 +26,7 @@ class LiveViews:
         self._recorder = recorder
         self._made: dict[tuple[float, int], LiveTimeline] = {}
 
-    def get(self, session: TimelineTarget, refresh_hz: float, capacity: int) -> LiveTimeline:
+    def get(self, session: Session | Node | Cluster, refresh_hz: float, capacity: int) -> LiveTimeline:
         """Return the timeline of a session for these options, made on first use."""
         from gpustreamlab.notebook.live_timeline import LiveTimeline
 

@@ -7,6 +7,7 @@ import os
 import pytest
 from playwright.sync_api import sync_playwright
 
+from tests.helpers.engine import engine_page
 from tests.helpers.jupyter import LabWindows, running_jupyter
 from tests.helpers.reader import Reader, open_readers
 from tests.helpers.windows import Windows
@@ -18,6 +19,7 @@ QUIET = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    *("--disable-frame-rate-limit", "--disable-gpu-vsync"),  # tests wait for frames, not for a screen
 ]
 
 
@@ -61,6 +63,13 @@ def server(tmp_path_factory):
 def lab_windows(chromium, server):
     """Return the windows of the running JupyterLab that the tests lend each other."""
     return LabWindows(chromium)
+
+
+@pytest.fixture(scope="session")
+def engine(chromium):
+    """Return a page with the viewer's engine alone."""
+    with engine_page(chromium) as page:
+        yield page
 
 
 @pytest.fixture

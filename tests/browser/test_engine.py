@@ -9,15 +9,9 @@ import pytest
 
 from gpustreamlab.analysis import bin_width_ns, merge_narrow
 from gpustreamlab.draw._columns import FORMAT
-from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
+from tests.helpers.engine import make_columns, pack, random_columns, take
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def engine(chromium):
-    with engine_page(chromium) as page:
-        yield page
 
 
 def expected_rows(columns, kept=None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 
 import numpy as np
@@ -15,16 +14,6 @@ from tests.helpers.traces import PREFILL, make_trace, repartition_trace
 
 pytestmark = pytest.mark.browser
 
-PIXELS = """(() => {
-  const {primary: {canvas}, pixel_ratio: ratio} = v.plotView.canvas_view
-  const [x, y, width, height] = argument.map(px => Math.round(px * ratio))
-  const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
-  const ctx = copy.getContext("2d", {willReadFrequently: true})
-  ctx.drawImage(canvas, 0, 0)
-  const {data} = ctx.getImageData(x, y, Math.max(1, width), Math.max(1, height)), parts = []
-  for (let at = 0; at < data.length; at += 1 << 15) parts.push(String.fromCharCode(...data.subarray(at, at + (1 << 15))))
-  return [width, height, btoa(parts.join(""))]
-})()"""
 COLOURS = (
     "[...[...document.querySelectorAll('.gsl-menu fieldset')].find(set => set.firstChild.textContent === 'Colour')"
     ".querySelectorAll('label')].map(label => [label.textContent, label.firstChild.checked])"
@@ -35,18 +24,12 @@ SWATCH = """(facts => { const {backgroundColor, backgroundImage} = getComputedSt
 })([...document.querySelectorAll('.gsl-chip')].find(chip => chip.textContent.includes(argument)))"""
 
 
-def pixels(reader, box):
-    """The painted colours of a box of the figure, in px: its left, top, width and height; shape (height, width, 4)."""
-    width, height, data = reader.js(PIXELS, box)
-    return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4).astype(int)
-
-
 def row_pixels(reader, code):
     """The painted colours of a row of bars, from the left to the right of the frame."""
     left, right, top, bottom = reader.js(
         "[w.frame.left, w.frame.right, w.yAt(w.tables.rows[argument].top), w.yAt(w.tables.rows[argument].bottom)]", code
     )
-    return pixels(reader, [left, top, right - left, bottom - top])
+    return reader.pixels([left, top, right - left, bottom - top])
 
 
 def rgb(colour):
@@ -93,32 +76,21 @@ def test_where_only_ranges_are_known_no_place_is_painted_as_running(read):
     ]
     assert depth[0] < depth[1] < depth[2]
     assert (first[0, start + 2 : end - 2, 3] == 255).all()
-    assert "queued or running" in reader.js(WRITTEN)
-    assert "busy" not in "".join(reader.js(WRITTEN))
-    assert "queued or running" in read(serial_trace("ranges"), width=390).js(WRITTEN)
+    assert "queued or running" in reader.written()
+    assert "busy" not in "".join(reader.written())
+    assert "queued or running" in read(serial_trace("ranges"), width=390).written()
     # WHEN a part is in view, the strip still says so, and a range that goes on beyond the window does not fade at its edge
     reader.js("w.setRange(5e5, 2.5e6)")
     reader.settle()
-    assert "queued or running" in reader.js(WRITTEN)
+    assert "queued or running" in reader.written()
     last = row_pixels(reader, 3)
     assert len(np.unique(last[len(last) // 4, [2, -3]], axis=0)) == 1
-
-
-WRITTEN = """(async () => {
-  const said = [], plain = CanvasRenderingContext2D.prototype.fillText
-  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) { said.push(text); plain.call(this, text, ...place) }
-  v.plotView.request_paint()
-  v.minimap.request()
-  for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame)
-  CanvasRenderingContext2D.prototype.fillText = plain
-  return said
-})()"""
 
 
 def test_a_lane_of_which_no_more_than_its_name_is_seen_counts_as_one_below(read):
     reader = read(repartition_trace(), width=640, height=400)
     assert reader.js("w.canScroll")
-    assert any("1 of 2 streams" in text for text in reader.js(WRITTEN))
+    assert any("1 of 2 streams" in text for text in reader.written())
 
 
 def test_a_range_outside_the_capture_is_open_beside_one_whose_kernels_are_known(read):
@@ -220,7 +192,7 @@ def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(
     reader.js("w.arrange({pinned: new Set()})")
     reader.settle()
     assert reader.js("w.planned.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
-    band = pixels(reader, [4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])
+    band = reader.pixels([4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])
     assert band[0, 0, :3].tolist() == rgb("#56b4e9")
 
 
@@ -235,7 +207,7 @@ def has_hatch(reader):
           return [x, w.pxAt(row.end[0]) - x, w.yAt(top), w.yAt(bottom)] })()""",
         code,
     )
-    seen = pixels(reader, [left + width * 0.6, top + 3, width * 0.3, bottom - top - 6])[..., :3]
+    seen = reader.pixels([left + width * 0.6, top + 3, width * 0.3, bottom - top - 6])[..., :3]
     return len(np.unique(seen.reshape(-1, 3), axis=0)) > 1
 
 

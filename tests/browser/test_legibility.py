@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpustreamlab import Session, workloads
-from gpustreamlab.notebook.partitioner import Partitioner
 from tests.browser.test_partitioner import SHOW_ALONE
 from tests.helpers.legibility import findings, listen_to
 from tests.helpers.pages import clear, page_of
@@ -140,7 +139,7 @@ def test_the_partitioner_can_be_read_and_pressed(heard, typed):
         session.partition(prefill=40, decode=24)
         session.stream("decode", partition="decode")
         session.partitions.verify()
-        widget = Partitioner(session)
+        widget = session.partitions.widget()
         if typed:
             action = {"do": "set_request", "key": 0, "text": typed}
             widget._handle_custom_msg({"action": action, "seq": 1, "client": "page"}, [])

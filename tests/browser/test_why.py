@@ -129,20 +129,15 @@ def test_signs_are_seen(read, loop, scheme):
     reader = read(loop, color_scheme=scheme)
     x, y = sign_of(reader, loop, loop.explain().findings[0])
     left, top = reader.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
-    ratio = reader.js(
-        """(([x, y]) => {
-          const canvas = v.plotView.canvas_view.overlays.canvas, scale = canvas.width / v.figureElement.clientWidth
-          const [r, g, b] = canvas.getContext("2d").getImageData(Math.round((x - 6) * scale), Math.round(y * scale), 1, 1).data
-          const light = colour => [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16) / 255)
-            .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-            .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0)
-          const hex = "#" + [r, g, b].map(c => c.toString(16).padStart(2, "0")).join("")
-          const [low, high] = [light(hex), light(v.theme.paper)].sort((p, q) => p - q)
-          return (high + 0.05) / (low + 0.05)
-        })(argument)""",
-        [x - left, y - top],
-    )
-    assert ratio >= 3
+    seen = reader.pixels([x - left - 6, y - top, 0, 0], "overlays")[0, 0, :3]
+    paper = [int(reader.js("v.theme.paper")[place : place + 2], 16) for place in (1, 3, 5)]
+    low, high = sorted(map(luminance, (seen, paper)))
+    assert (high + 0.05) / (low + 0.05) >= 3
+
+
+def luminance(colour):
+    channels = np.array(colour) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
 
 
 def test_keys_go_through_the_findings_and_esc_leaves(read, loop):
