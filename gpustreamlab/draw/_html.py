@@ -217,7 +217,6 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
     return packed[0], packed[1]
 
 
-FORMAT = 3  # Version of the object; a viewer refuses one that it does not know
 NAME_CHARACTERS = 200  # How many characters of a name, a stream or a thread the viewer gets
 _SIGNS = {kind.value for kind in NoteKind}  # Marks that are signs in the viewer, see `why_tables` and ``written``
 
@@ -242,7 +241,6 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
     """Write a scene as the viewer's JSON object."""
     meta, on_sms = trace.metadata, sm_kinds(trace, counted)
     return {
-        "format": FORMAT,
         # Wall-clock times have more digits than a number of JavaScript.
         "zero_ns": str(scene.zero_ns),
         "epoch_unix_ns": str(meta.epoch_unix_ns),

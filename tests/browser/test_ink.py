@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -313,18 +311,6 @@ def hex_of(colour):
     return "#" + "".join(f"{int(part):02x}" for part in colour)
 
 
-# ---- arrows
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_arrows_stand_out_from_the_paper_and_those_that_point_at_each_other_do_not_merge(read, scheme):
-    reader = read(make_trace([("a", "x", 0, 100), ("b", "y", 500, 600)], edges=[(0, 1)]), color_scheme=scheme)
-    assert contrast(*reader.js("[v.theme.rim, v.theme.paper]")) >= 3
-    for gap in range(-12, 13):
-        # WHEN "b" waits for "a", and "a" for "b" so many px later
-        assert pieces(reader, gap) == 2, gap
-
-
 def contrast(one, other):
     def luminance(colour):
         channels = np.array(rgb(colour)) / 255
@@ -332,37 +318,3 @@ def contrast(one, other):
 
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
-
-
-def pieces(reader, gap):
-    """Into how many pieces the ink falls of the heads of an arrow down and one up between two neighbours, so many px apart."""
-    width, height, ink = reader.js(
-        """(() => {
-          const canvas = Object.assign(document.createElement("canvas"), {width: w.frame.right, height: w.frame.bottom})
-          const ctx = canvas.getContext("2d"), at = (w.x0 + w.x1) / 2, then = at + argument * w.nsPerPx, none = [-1, -1]
-          const edges = {x0: [at, then], x1: [at, then], row0: [0, 1], row1: [1, 0], place0: none,
-            place1: none, told: [0, 0], length: 2}
-          ctx.stroke = () => {} // Heads alone.
-          const store = Object.assign(Object.create(s), {edges, filter: null}), view = Object.assign(Object.create(w), {store})
-          gpustreamlab.paintEdges(ctx, {view, theme: v.theme})
-          const top = Math.floor(w.yAt(w.tables.rows[0].bottom)) - 1, bottom = Math.ceil(w.yAt(w.tables.rows[1].top)) + 1
-          const left = Math.round(w.pxAt(at)) - 40, image = ctx.getImageData(left, top, 80, bottom - top)
-          const ink = Array.from({length: image.width * image.height}, (_, at) => Number(image.data[4 * at + 3] > 60))
-          return [image.width, image.height, ink.join("")]
-        })()""",
-        gap,
-    )
-    return count_pieces(np.frombuffer(ink.encode(), np.uint8).reshape(height, width) == ord("1"))
-
-
-def count_pieces(ink):
-    left, found = set(map(tuple, np.argwhere(ink).tolist())), 0
-    while left:
-        found += 1
-        edge = [left.pop()]
-        while edge:
-            y, x = edge.pop()
-            near = {(y + dy, x + dx) for dy, dx in itertools.product((-1, 0, 1), repeat=2)} & left
-            left -= near
-            edge += near
-    return found

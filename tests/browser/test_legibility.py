@@ -13,7 +13,7 @@ from tests.helpers.traces import empty_trace, many_partitions_trace, one_lane_tr
 
 pytestmark = pytest.mark.browser
 
-SIZES = {1366: 768, 1200: 800, 700: 900, 390: 844}
+SIZES = {1366: 768, 700: 900, 390: 844}
 LOOKS = {
     "light": {"color_scheme": "light", "forced_colors": "none"},
     "dark": {"color_scheme": "dark", "forced_colors": "none"},
@@ -81,6 +81,7 @@ STEPS = {
     "help": lambda reader: reader.press("?"),
     "View": lambda reader: reader.press("v"),
     "pinned": pin,
+    "a reason": lambda reader: reader.press("y"),
     "totals": lambda reader: reader.press("t"),
     "sheet about the recording": lambda reader: reader.page.locator(".gsl-about-button").click(),
 }

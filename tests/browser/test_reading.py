@@ -346,42 +346,6 @@ def test_hostile_names_are_text_in_every_control(read):
     assert reader.dialogs == []
 
 
-@pytest.mark.parametrize("width", [1200, 700])
-def test_nothing_is_wider_than_the_page(read, width):
-    reader = read(evil_trace("W" * 2_000), width=width)
-    reader.page.mouse.click(*reader.place(0, 0))
-    reader.settle()
-    reader.press("t")
-    assert reader.text("details")
-    assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize(
-    ("scheme", "lab"),
-    [
-        pytest.param("light", "", id="light"),
-        pytest.param("dark", "", id="dark"),
-        pytest.param("light", "light", id="jupyterlab-light"),
-        pytest.param("light", "dark", id="jupyterlab-dark"),
-    ],
-)
-def test_texts_have_contrast(read, scheme, lab):
-    reader = read(nested_trace(), color_scheme=scheme)
-    if lab:
-        style = {"light": LIGHT_LAB, "dark": DARK_LAB}[lab]
-        reader.page.evaluate("style => document.body.setAttribute('style', style)", style)
-        reader.page.evaluate("isLight => { document.body.dataset.jpThemeLight = isLight }", str(lab == "light").lower())
-    reader.click_chip("backward")
-    reader.click("softmax")
-    reader.press("t", "m")
-    reader.hover("step")
-    texts = reader.page.evaluate(CONTRASTS)
-    assert [entry for entry in texts if entry["ratio"] < 4.5] == []
-    assert len(texts) > 40
-    background = reader.page.evaluate("getComputedStyle(document.querySelector('.gsl-viewer')).backgroundColor")
-    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}.get(lab, background)
-
-
 def test_forced_colours_are_drawn_and_a_destroyed_viewer_takes_its_listeners_and_nodes(read):
     reader = read(partition_trace(), forced_colors="active", reduced_motion="reduce")
     reader.click("gemm")
@@ -452,30 +416,3 @@ PIXELS = """async bytes => {
   const { data } = ctx.getImageData(0, 0, image.width, image.height)
   return [...Array(data.length / 4).keys()].map(n => [...data.slice(4 * n, 4 * n + 3)])
 }"""
-
-CONTRASTS = """() => {
-  const parse = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return [r, g, b, a] }
-  const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3])).concat(1)
-  const ground = element => {
-    const layers = []
-    for (; element; element = element.parentElement) layers.push(parse(getComputedStyle(element).backgroundColor))
-    return layers.reverse().reduce((under, layer) => over(layer, under), [255, 255, 255, 1])
-  }
-  const linear = value => value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4
-  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
-  const hasText = element => element.matches("input") || [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim())
-  const isShown = element => element.checkVisibility() && !element.matches(".gsl-swatch, .gsl-out")
-  const texts = [...document.querySelectorAll(".gsl-viewer *")].filter(element => isShown(element) && hasText(element))
-  return texts.map(element => {
-    const under = ground(element)
-    const ink = over(parse(getComputedStyle(element).color), under)
-    const [most, least] = [light(ink), light(under)].sort((p, q) => q - p)
-    return { text: element.textContent.slice(0, 30), ratio: (most + 0.05) / (least + 0.05) }
-  })
-}"""
-
-LIGHT_LAB = (
-    "--jp-ui-font-color1: rgb(0 0 0 / 87%); --jp-layout-color0: white; --jp-layout-color1: white; --jp-layout-color2: #eee"
-)
-DARK_LAB = "--jp-ui-font-color1: white; --jp-layout-color0: #111; --jp-layout-color1: #212121; --jp-layout-color2: #424242"
-"""What JupyterLab 4 sets, light and dark."""

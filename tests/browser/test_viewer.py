@@ -11,7 +11,6 @@ import pytest
 
 from gpustreamlab.analysis import format_ns
 from gpustreamlab.draw import page_data, plan_picture
-from gpustreamlab.draw._html import FORMAT
 from gpustreamlab.model import NO_COMMON_TIME, Marker
 from tests.helpers.kernel_traces import kernel_trace, serial_trace
 from tests.helpers.reader import open_readers
@@ -360,21 +359,6 @@ def test_destroyed_viewers_and_their_spans_are_freed(show):
     while (left := alive(session, shown.page, classes)) != before and time.monotonic() < end_s:
         pass
     assert left == before
-
-
-def test_tables_of_another_version_are_refused_with_a_way_out(show):
-    shown = show(pipeline_trace())
-    assert shown.value("gpustreamlab.TABLES_FORMAT") == FORMAT
-    said = shown.value("""(() => {
-      const element = document.body.appendChild(document.createElement("div"))
-      const options = {element, Bokeh, item: gslViewer.item, store: view.store, tables: {...view.tables, format: 9}}
-      try { new gpustreamlab.Viewer(options) } catch (error) { return [error.message, element.children.length] }
-    })()""")
-    assert said == [
-        f"This timeline has format 9, and the viewer here reads format {FORMAT}: they are of two versions of gpustreamlab. "
-        "Restart the kernel, reload the page, and save or show it again with one version.",
-        0,
-    ]
 
 
 def test_a_viewer_waits_until_it_is_in_the_page(show):

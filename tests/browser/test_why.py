@@ -9,7 +9,6 @@ import gpustreamlab as gsl
 from gpustreamlab.analysis import IDLE_TEXTS
 from gpustreamlab.draw import _why
 from gpustreamlab.workloads import spin
-from tests.browser.test_reading import CONTRASTS
 from tests.helpers import planted
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import MS, empty_trace, make_trace, pipeline_trace, random_trace
@@ -367,13 +366,3 @@ def test_the_button_hides_and_shows_the_panel(read, loop):
         reader.settle()
         assert reader.page.locator(".gsl-why").is_visible() == is_shown
         assert button.get_attribute("aria-pressed") == str(is_shown).lower()
-
-
-@pytest.mark.parametrize("options", [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"forced_colors": "active"}], ids=str)
-def test_texts_have_contrast(read, loop, options):
-    reader = read(loop, **options)
-    reader.press("y")
-    click_lane(reader, "b", 500_000)
-    texts = reader.page.evaluate(CONTRASTS)
-    assert [entry for entry in texts if entry["ratio"] < 4.5] == []
-    assert {"1", "2", "Why?", "1HOST_SYNC_DEVICE: saves at most "[:30]} <= {entry["text"] for entry in texts}

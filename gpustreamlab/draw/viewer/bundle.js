@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 55209037f19b3ebbd5d29776759ac74c8259baa0a481a419a68d5dd4cd5d2275
+// Made by scripts/bundle_viewer.py. ac758cfef70b5bf41550f213e742bdab657fb24c16ff6bf28b43530f209d0287
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -25,7 +25,6 @@ var gpustreamlab = (() => {
     Row: () => Row,
     SpanBatch: () => SpanBatch,
     SpanStore: () => SpanStore,
-    TABLES_FORMAT: () => TABLES_FORMAT,
     View: () => View,
     Viewer: () => Viewer,
     binWidth: () => binWidth,
@@ -198,7 +197,6 @@ var gpustreamlab = (() => {
   var WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 };
   var WORK_COLUMNS = Object.keys(WORK_DEFAULTS);
   var TWO_TO_32 = 4294967296;
-  var COLUMNS_FORMAT = 3;
   var FROM_INDEX = 0;
   var FROM_RANK = 2;
   async function readBatch(manifest, bytes) {
@@ -213,14 +211,7 @@ var gpustreamlab = (() => {
       Object.assign(this, { runs, count: null, busy: null, edges: null }, columns);
     }
   };
-  function checkFormat(what, format, known) {
-    if (format === known) return;
-    throw new Error(
-      `${what} format ${format}, and the viewer here reads format ${known}: they are of two versions of gpustreamlab. Restart the kernel, reload the page, and save or show it again with one version.`
-    );
-  }
   function unpackColumns(manifest, bytes) {
-    checkFormat("These spans have", manifest.format, COLUMNS_FORMAT);
     const reader = new ColumnReader(manifest, bytes);
     let end = 0;
     const runs = manifest.runs.map(([row, count]) => [row, end, end += count]);
@@ -5435,13 +5426,11 @@ var gpustreamlab = (() => {
   var LEAST_FIGURE_PX = 240;
   var LEAST_PHONE_PX = 340;
   var CELL_SHARE = 0.72;
-  var TABLES_FORMAT = 3;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
   var NARROW_BORDER = 0.3;
   var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null }) {
-      checkFormat("This timeline has", tables.format, TABLES_FORMAT);
       Object.assign(this, { Bokeh, item, askWhy, fills, address, notes, savePage });
       this.makeFrame(element);
       this.commands = {};
