@@ -77,7 +77,7 @@ def pin(reader):
 
 STEPS = {
     "search": lambda reader: reader.search("gemm"),
-    "search without a hit": lambda reader: reader.search("nothing of this name"),
+    "search without a hit": lambda reader: (reader.search("nothing of this name"), reader.press("End")),
     "help": lambda reader: reader.press("?"),
     "View": lambda reader: reader.press("v"),
     "pinned": pin,

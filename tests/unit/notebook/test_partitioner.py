@@ -261,7 +261,8 @@ def test_an_interrupt_while_applying_shows_what_is_in_use(make, monkeypatch):
 
 
 def test_other_forms_say_the_same_without_a_widget_and_hold_names_as_text(make):
-    widget = make(FakeTarget(prefill=96, decode=7))
+    target = FakeTarget(prefill=96, decode=7)  # which the widget does not hold
+    widget = make(target)
     data, _ = widget._repr_mimebundle_()
 
     assert "application/vnd.jupyter.widget-view+json" in data
