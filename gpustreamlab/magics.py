@@ -20,19 +20,22 @@ from gpustreamlab.cluster import ByEngine, Cluster, Outcomes
 from gpustreamlab.errors import ClusterError, GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
 from gpustreamlab.node import Node
-from gpustreamlab.notebook.cell_graph import CellGraph, make_cell_graph
-from gpustreamlab.notebook.cell_log import CellLog
+from gpustreamlab.notebook.cell_graph import CellGraph, CellLog, make_cell_graph
 from gpustreamlab.notebook.cells import (
     CellMarks,
+    ProgramCells,
     awaits_at_top_level,
     cell_number,
     compile_cell,
+    first_run_note,
     magic_transformer,
+    show_check,
+    show_plan,
+    show_replay,
     show_value,
     unregister,
 )
 from gpustreamlab.notebook.parsers import PARSERS
-from gpustreamlab.notebook.program_cell import ProgramCells, first_run_note, show_check, show_plan, show_replay
 from gpustreamlab.programs import Plan
 from gpustreamlab.record.capture import Capture
 from gpustreamlab.session import Session

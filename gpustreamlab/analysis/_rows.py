@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,9 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int32Array, Int64Array, S
 
 MAX_LANE_ROWS = 64
 """How many sub-rows spans of one level have in a lane at most; what would need more is folded into the last, and counted."""
+KEPT_INTERVALS = 512  # How many of a sub-row's last spans are known, to place one that comes late between them
 LEAST_SHARE = 0.3  # Lowest bar beside the highest of its lane, so that it can still be seen and hit
 NEVER_NS = 1 << 62
-KEPT_INTERVALS = 512  # How many of a sub-row's last spans are known, to place one that comes late between them
 
 
 class Layer(IntEnum):
@@ -94,15 +94,33 @@ class RowTable:
 
 
 def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
-    """Give each span of a trace its row."""
-    # Ranges that overlap by no more than the trace's own stated error count as following each other.
-    planner = Planner(trace.metadata.clock_error_ns + trace.metadata.range_error_ns)
+    """Give each span of a trace its row.
+
+    Notes
+    -----
+    Ranges that overlap by no more than the trace's own stated error count as following each other. Linear but for sorting,
+    except that spans which overlap on one row without nesting are placed one by one.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> trace = Trace(
+    ...     start_ns=[0, 500, 0], end_ns=[1000, 900, 5], queued_ns=[0, 0, 0], lane=[0, 0, 1], name=[0, 1, 1], kind=[0, 0, 0],
+    ...     parent=[-1, 0, -1], thread=[-1, -1, -1], names=("step", "gemm"), lanes=(Lane(name="a"), Lane(name="b")),
+    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
+    ... )
+    >>> rows, codes = span_rows(trace)
+    >>> codes.tolist(), rows.lane.tolist(), rows.sub_row.tolist()
+    ([0, 1, 2], [0, 0, 1], [0, 1, 0])
+    """
+    tolerance_ns = trace.metadata.clock_error_ns + trace.metadata.range_error_ns
+    planner = RowPlanner(tolerance_ns, is_whole=True)
     counts = [part.granted_sms for part in trace.partitions] + [trace.metadata.device.sm_count]  # -1, the whole card, is last
     spans = Spans(trace.lane.astype(np.int64), trace.start_ns, trace.end_ns, np.array(counts, np.int64)[trace.partition])
     level, depth, track = LEVEL_OF_KIND[trace.kind], np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
     ranges = np.flatnonzero(level == Level.RANGE)
     if (trace.parent[ranges] >= 0).any():
-        depth[ranges], track[ranges] = _nesting(trace, ranges, planner.tolerance_ns)
+        depth[ranges], track[ranges] = _nesting(trace, ranges, tolerance_ns)
     codes = planner.place(spans, level, depth, track)
     table = planner.table(lane_count=len(trace.lanes))
     order = np.lexsort((table.share, table.sub_row, table.lane, table.share < 1))
@@ -160,8 +178,28 @@ def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
     return depth, root
 
 
+class ArrivedSpans(NamedTuple):
+    """Spans in the order in which they came, as columns of equal length."""
+
+    number: Int64Array  # Numbers that tell spans apart; shape (n,), int64
+    parent: Int64Array  # Number of the enclosing span, or -1; shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
+    start_ns: Int64Array  # Shape (n,), int64
+    end_ns: Int64Array  # Shape (n,), int64
+    sms: Int64Array  # How many SMs each could use; shape (n,), int64
+    kind: Int64Array  # Code of the `SpanKind`; shape (n,), int64
+
+
+class OpenSpans(NamedTuple):
+    """Ranges that have not come yet and enclose some spans that have, as columns of equal length."""
+
+    number: Int64Array  # Shape (n,), int64
+    parent: Int64Array  # Shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
+
+
 class Spans(NamedTuple):
-    """Spans as columns of equal length."""
+    """What of spans tells their rows, as columns of equal length."""
 
     lane: Int64Array
     start_ns: Int64Array
@@ -182,13 +220,29 @@ class Place(NamedTuple):
     depth: int = 0
 
 
-class Planner:
-    """Gives spans sub-rows of their lanes, and rows to sub-rows."""
+_UPWARDS = frozenset({Level.ANNOTATION, Level.CALL})  # While they come in, what fits nowhere goes above the others
 
-    upwards: ClassVar[frozenset[int]] = frozenset()  # Levels in which what fits nowhere goes above the others
 
-    def __init__(self, tolerance_ns: int) -> None:
-        self.tolerance_ns = tolerance_ns
+class RowPlanner:
+    """Gives spans sub-rows of their lanes, and rows to sub-rows: batch by batch, or all at once where there is but one.
+
+    Examples
+    --------
+    >>> rows = RowPlanner()
+    >>> column = lambda *values: np.array(values, np.int64)
+    >>> gemm = ArrivedSpans(column(1), column(0), column(0), column(500), column(900), column(132), column(0))
+    >>> rows.add(gemm, OpenSpans(column(0), column(-1), column(0))).tolist()
+    [0]
+    >>> step = ArrivedSpans(column(0), column(-1), column(0), column(0), column(1000), column(132), column(0))
+    >>> rows.add(step, OpenSpans(column(), column(), column())).tolist()
+    [1]
+    >>> rows.table(lane_count=1).sub_row.tolist()
+    [1, 0]
+    """
+
+    def __init__(self, tolerance_ns: int = 0, *, is_whole: bool = False) -> None:
+        self._tolerance_ns, self._is_whole = tolerance_ns, is_whole
+        self._stacks: dict[Place, _Stack] = {}
         self._sub_rows: list[tuple[int, tuple[int, int, int, int]]] = []
         """Lane of each sub-row, and by what those of a lane are sorted, from the top: level, track, depth, slot."""
         self._numbers: dict[tuple[Place, int], tuple[int, bool]] = {}
@@ -202,6 +256,16 @@ class Planner:
         """What changes whenever the table does."""
         return len(self._codes), len(self._sub_rows), self.folded_spans
 
+    def add(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Int64Array:
+        """Return the code of each span's row; shape (n,), int64."""
+        level, depth = LEVEL_OF_KIND[spans.kind], np.zeros(len(spans.number), np.int64)
+        ranges = np.flatnonzero(level == Level.RANGE)
+        if (spans.parent[ranges] >= 0).any():
+            columns = zip((spans.number, spans.parent, spans.lane), open_spans, strict=True)
+            number, parent, lane = (np.concatenate((own[ranges], opened)) for own, opened in columns)
+            depth[ranges] = climb(enclosing(_rows_of(number, parent), lane))[0][: len(ranges)]
+        return self.place(Spans(spans.lane, spans.start_ns, spans.end_ns, spans.sms), level, depth, 0 * depth)
+
     def place(self, spans: Spans, level: Int64Array, depth: Int64Array, track: Int64Array) -> Int64Array:
         """Return the code of each span's row; shape (n,)."""
         is_range = level == Level.RANGE
@@ -212,16 +276,21 @@ class Planner:
             codes[rows] = self._encode(spans.select(rows), level[rows], depth[rows], track[rows])
         return codes
 
-    def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+    def _slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
         """Return which sub-row of its place each span has, `MAX_LANE_ROWS` where it fits nowhere; shape (n,)."""
+        tolerance_ns = self._tolerance_ns if places[0].level == Level.RANGE else LEVEL_TOLERANCE_NS
         order = by_group_and_start(group, start_ns, end_ns)
-        slots = np.empty(len(order), np.int64)
-        slots[order] = place_in_slots(group[order], start_ns[order], end_ns[order], self.tolerance_of(places))
-        return np.minimum(slots, MAX_LANE_ROWS)
-
-    def tolerance_of(self, places: Sequence[Place]) -> int:
-        """Return by how much spans of these places may overlap, in ns, and still count as following each other."""
-        return self.tolerance_ns if places[0].level == Level.RANGE else LEVEL_TOLERANCE_NS
+        group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
+        slots = place_in_slots(group, start_ns, end_ns, tolerance_ns)
+        borders = [] if self._is_whole else np.flatnonzero(np.diff(group, prepend=-1, append=-1)).tolist()
+        for first, last in pairwise(borders):
+            place, own = places[group[first]], slice(first, last)
+            if place not in self._stacks:
+                self._stacks[place] = _Stack(tolerance_ns, is_upwards=place.level in _UPWARDS)
+            self._stacks[place].fill(start_ns[own], end_ns[own], slots[own])
+        found = np.empty(len(order), np.int64)
+        found[order] = np.minimum(slots, MAX_LANE_ROWS)
+        return found
 
     def _encode(self, spans: Spans, level: Int64Array, depth: Int64Array, track: Int64Array) -> Int64Array:
         """Return the code of each span's row, where these are all ranges or none; shape (n,)."""
@@ -234,7 +303,7 @@ class Planner:
             rest, of_depth = divmod(key, deepest)
             rest, of_track = divmod(rest, widest)
             places.append(Place(rest // len(Level), rest % len(Level), of_track, of_depth))
-        slot = self.slots(places, group, spans.start_ns, spans.end_ns)
+        slot = self._slots(places, group, spans.start_ns, spans.end_ns)
         width = int(spans.sms.max()) + 1
         keys, row = distinct((group * (MAX_LANE_ROWS + 1) + slot) * width + spans.sms)
         codes, folded = np.empty(len(keys), np.int64), np.zeros(len(keys), bool)
@@ -254,7 +323,7 @@ class Planner:
                 self._folded.add(own[-1])
             else:
                 own.append(len(self._sub_rows))
-                slot_down = -slot if place.level in self.upwards else slot
+                slot_down = -slot if place.level in _UPWARDS and not self._is_whole else slot
                 self._sub_rows.append((place.lane, (place.level, place.track, place.depth, slot_down)))
             self._numbers[place, slot] = own[-1], is_folded
         return self._numbers[place, slot]
@@ -280,6 +349,94 @@ class Planner:
             overlaps=np.append(np.isin(number, list(self._folded)), empty < 0),
             folded_spans=self.folded_spans,
         )
+
+
+class _Stack:
+    """Sub-rows directly below each other: each takes spans that follow each other."""
+
+    def __init__(self, tolerance_ns: int, *, is_upwards: bool) -> None:
+        self._tolerance_ns, self._is_upwards = tolerance_ns, is_upwards
+        self._reach_ns = -NEVER_NS  # latest end of all
+        self._rows: list[_SubRow] = []
+
+    def fill(self, starts: Int64Array, ends: Int64Array, slots: Int64Array) -> None:
+        """Put spans where there is room. `slots` has what they need by themselves, and then where they are."""
+        if self._is_upwards and slots.any():
+            order = np.lexsort((-starts, ends))
+            slots[order] = [self._fit(*span) for span in zip(starts[order].tolist(), ends[order].tolist(), strict=True)]
+            return
+        at = 0  # what comes late finds room one by one
+        while at < len(starts) and _collides(int(starts[at]), int(ends[at]), self._reach_ns, self._tolerance_ns):
+            slots[at] = self._fit(int(starts[at]), int(ends[at]))
+            at += 1
+        if at:
+            slots[at:] = place_in_slots(0 * starts[at:], starts[at:], ends[at:], self._tolerance_ns)
+        self._reach_ns = max(self._reach_ns, int(ends[at:].max(initial=-NEVER_NS)))
+        behind = np.minimum(slots[at:], MAX_LANE_ROWS)
+        for slot in np.unique(behind[behind < MAX_LANE_ROWS]).tolist():
+            rows = at + np.flatnonzero(behind == slot)
+            self._row(slot).extend(starts[rows], ends[rows])
+
+    def _fit(self, start_ns: int, end_ns: int) -> int:
+        """Put one span into the first sub-row that has room."""
+        for slot in range(MAX_LANE_ROWS):
+            if self._row(slot).take(start_ns, end_ns, self._tolerance_ns):
+                self._reach_ns = max(self._reach_ns, end_ns)
+                return slot
+        return MAX_LANE_ROWS
+
+    def _row(self, slot: int) -> _SubRow:
+        while len(self._rows) <= slot:
+            self._rows.append(_SubRow())
+        return self._rows[slot]
+
+
+@dataclass(slots=True)
+class _SubRow:
+    """Spans that follow each other: the last of them, in order of time."""
+
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    since_ns: int = -NEVER_NS  # End of the last one that is not known any more
+
+    def extend(self, starts: Int64Array, ends: Int64Array) -> None:
+        """Take spans that come behind all others."""
+        if len(starts) > KEPT_INTERVALS:
+            self.starts, self.ends, self.since_ns = [], [], int(ends[-KEPT_INTERVALS - 1])
+        self.starts += starts[-KEPT_INTERVALS:].tolist()
+        self.ends += ends[-KEPT_INTERVALS:].tolist()
+        self._trim()
+
+    def take(self, start_ns: int, end_ns: int, tolerance_ns: int) -> bool:
+        """Take a span if it has room between the others."""
+        at = bisect_right(self.starts, start_ns)
+        if _collides(start_ns, end_ns, self.ends[at - 1] if at else self.since_ns, tolerance_ns):
+            return False
+        if at < len(self.starts) and _collides(self.starts[at], self.ends[at], end_ns, tolerance_ns):
+            return False
+        self.starts.insert(at, start_ns)
+        self.ends.insert(at, end_ns)
+        self._trim()
+        return True
+
+    def _trim(self) -> None:
+        excess = len(self.starts) - KEPT_INTERVALS
+        if excess > KEPT_INTERVALS:
+            self.since_ns = self.ends[excess - 1]
+            del self.starts[:excess], self.ends[:excess]
+
+
+def _collides(start_ns: int, end_ns: int, before_ns: int, tolerance_ns: int) -> bool:
+    """Tell whether a span cannot follow one that ends at `before_ns` in one sub-row."""
+    return start_ns < before_ns and (start_ns < before_ns - tolerance_ns or end_ns <= before_ns)
+
+
+def _rows_of(number: Int64Array, wanted: Int64Array) -> Int64Array:
+    """Return the row of each wanted number, or -1."""
+    order = np.argsort(number, kind="stable")
+    at = np.minimum(np.searchsorted(number[order], wanted), len(order) - 1)
+    rows: Int64Array = np.where((number[order][at] == wanted) & (wanted >= 0), order[at], -1)
+    return rows
 
 
 def place_in_slots(
@@ -399,170 +556,3 @@ def _take_slot(free: list[int], last_end_ns: list[int], end: int) -> int:
     for other in covered:
         heapq.heappush(free, other)
     return slot
-
-
-# While spans come in
-
-
-class ArrivedSpans(NamedTuple):
-    """Spans in the order in which they came, as columns of equal length."""
-
-    number: Int64Array  # Numbers that tell spans apart; shape (n,), int64
-    parent: Int64Array  # Number of the enclosing span, or -1; shape (n,), int64
-    lane: Int64Array  # Shape (n,), int64
-    start_ns: Int64Array  # Shape (n,), int64
-    end_ns: Int64Array  # Shape (n,), int64
-    sms: Int64Array  # How many SMs each could use; shape (n,), int64
-    kind: Int64Array  # Code of the `SpanKind`; shape (n,), int64
-
-
-class OpenSpans(NamedTuple):
-    """Ranges that have not come yet and enclose some spans that have, as columns of equal length."""
-
-    number: Int64Array  # Shape (n,), int64
-    parent: Int64Array  # Shape (n,), int64
-    lane: Int64Array  # Shape (n,), int64
-
-
-class LiveRows(Planner):
-    """The rows of a timeline that grows."""
-
-    upwards = frozenset({Level.ANNOTATION, Level.CALL})
-
-    def __init__(self, tolerance_ns: int = 0) -> None:
-        super().__init__(tolerance_ns)
-        self._stacks: dict[Place, _Stack] = {}
-
-    def add(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Int64Array:
-        """Return the code of each span's row; shape (n,), int64."""
-        level, depth = LEVEL_OF_KIND[spans.kind], np.zeros(len(spans.number), np.int64)
-        ranges = np.flatnonzero(level == Level.RANGE)
-        if (spans.parent[ranges] >= 0).any():
-            columns = zip((spans.number, spans.parent, spans.lane), open_spans, strict=True)
-            number, parent, lane = (np.concatenate((own[ranges], opened)) for own, opened in columns)
-            depth[ranges] = climb(enclosing(_rows_of(number, parent), lane))[0][: len(ranges)]
-        return self.place(Spans(spans.lane, spans.start_ns, spans.end_ns, spans.sms), level, depth, 0 * depth)
-
-    def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-        """Return which sub-row of its place each span has: one where it fits between those that came before; shape (n,)."""
-        tolerance_ns = self.tolerance_of(places)
-        order = by_group_and_start(group, start_ns, end_ns)
-        group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-        slots = place_in_slots(group, start_ns, end_ns, tolerance_ns)
-        for first, last in pairwise(np.flatnonzero(np.diff(group, prepend=-1, append=-1)).tolist()):
-            place, own = places[group[first]], slice(first, last)
-            if place not in self._stacks:
-                self._stacks[place] = _Stack(tolerance_ns, is_upwards=place.level in self.upwards)
-            self._stacks[place].fill(start_ns[own], end_ns[own], slots[own])
-        found = np.empty(len(order), np.int64)
-        found[order] = slots
-        return found
-
-
-class _Stack:
-    """Sub-rows directly below each other: each takes spans that follow each other."""
-
-    def __init__(self, tolerance_ns: int, *, is_upwards: bool = False) -> None:
-        self._tolerance_ns, self._is_upwards = tolerance_ns, is_upwards
-        self.rows: list[_SubRow] = []
-
-    def fill(self, starts: Int64Array, ends: Int64Array, slots: Int64Array) -> None:
-        """Put spans where there is room."""
-        is_plain = not slots.any()
-        if is_plain and not self._collides(0, int(starts[0]), int(ends[0])):
-            self.rows[0].extend(starts, ends)
-        elif self._is_upwards:
-            order = np.lexsort((-starts, ends))
-            slots[order] = self._fit_all(starts[order], ends[order])
-        else:
-            wanted = np.minimum(slots, MAX_LANE_ROWS)
-            for slot in np.unique(wanted).tolist():
-                rows = np.flatnonzero(wanted == slot)
-                slots[rows] = self._append(slot, starts[rows], ends[rows])
-
-    def _append(self, slot: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
-        """Put spans that follow each other behind those of a sub-row; those that come too late for it, where there is room."""
-        found = np.full(len(starts), slot)
-        if slot == MAX_LANE_ROWS:
-            return found
-        at = int(np.searchsorted(starts, self._row(slot).reach_ns - self._tolerance_ns))
-        # Few late ones are placed one by one, many in the first sub-row behind which they come.
-        late = starts[:at], ends[:at]
-        found[:at] = self._append(slot + 1, *late) if at > KEPT_INTERVALS else self._fit_all(*late)
-        while at < len(starts) and self._collides(slot, int(starts[at]), int(ends[at])):
-            # What came late may have reached further still.
-            found[at] = self._fit(int(starts[at]), int(ends[at]))
-            at += 1
-        if at < len(starts):
-            self._row(slot).extend(starts[at:], ends[at:])
-        return found
-
-    def _fit_all(self, starts: Int64Array, ends: Int64Array) -> list[int]:
-        return [self._fit(*span) for span in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-    def _fit(self, start_ns: int, end_ns: int) -> int:
-        """Put one span into the first sub-row that has room."""
-        for slot in range(MAX_LANE_ROWS):
-            if self._row(slot).take(start_ns, end_ns, self._tolerance_ns):
-                return slot
-        return MAX_LANE_ROWS
-
-    def _collides(self, slot: int, start_ns: int, end_ns: int) -> bool:
-        return _collides(start_ns, end_ns, self._row(slot).reach_ns, self._tolerance_ns)
-
-    def _row(self, slot: int) -> _SubRow:
-        while len(self.rows) <= slot:
-            self.rows.append(_SubRow())
-        return self.rows[slot]
-
-
-@dataclass(slots=True)
-class _SubRow:
-    """Spans that follow each other: the last of them, in order of time."""
-
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    reach_ns: int = -NEVER_NS  # End of the last one
-    since_ns: int = -NEVER_NS  # End of the last one that is not known any more
-
-    def extend(self, starts: Int64Array, ends: Int64Array) -> None:
-        """Take spans that come behind all others."""
-        if len(starts) > KEPT_INTERVALS:
-            self.starts, self.ends = [], []
-            self.since_ns = int(ends[-KEPT_INTERVALS - 1])
-        self.starts += starts[-KEPT_INTERVALS:].tolist()
-        self.ends += ends[-KEPT_INTERVALS:].tolist()
-        self._trim()
-
-    def take(self, start_ns: int, end_ns: int, tolerance_ns: int) -> bool:
-        """Take a span if it has room between the others."""
-        at = bisect_right(self.starts, start_ns)
-        before_ns = self.ends[at - 1] if at else self.since_ns
-        if _collides(start_ns, end_ns, before_ns, tolerance_ns):
-            return False
-        if at < len(self.starts) and _collides(self.starts[at], self.ends[at], end_ns, tolerance_ns):
-            return False
-        self.starts.insert(at, start_ns)
-        self.ends.insert(at, end_ns)
-        self._trim()
-        return True
-
-    def _trim(self) -> None:
-        self.reach_ns = self.ends[-1]
-        excess = len(self.starts) - KEPT_INTERVALS
-        if excess > KEPT_INTERVALS:
-            self.since_ns = self.ends[excess - 1]
-            del self.starts[:excess], self.ends[:excess]
-
-
-def _collides(start_ns: int, end_ns: int, before_ns: int, tolerance_ns: int) -> bool:
-    """Tell whether a span cannot follow one that ends at `before_ns` in one sub-row."""
-    return start_ns < before_ns and (start_ns < before_ns - tolerance_ns or end_ns <= before_ns)
-
-
-def _rows_of(number: Int64Array, wanted: Int64Array) -> Int64Array:
-    """Return the row of each wanted number, or -1."""
-    order = np.argsort(number, kind="stable")
-    at = np.minimum(np.searchsorted(number[order], wanted), len(order) - 1)
-    rows: Int64Array = np.where((number[order][at] == wanted) & (wanted >= 0), order[at], -1)
-    return rows

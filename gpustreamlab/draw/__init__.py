@@ -2,10 +2,10 @@
 
 from gpustreamlab.draw._colours import GREY, NameLooks, fill_of, name_styles, partition_style, style_entries
 from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, columns_of, pack_columns
-from gpustreamlab.draw._compare import comparison_page, comparison_tables_html
 from gpustreamlab.draw._groups import band_steps, plan_groups
-from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import (
+    comparison_page,
+    comparison_tables_html,
     inline_html,
     packed_bokeh,
     page_data,
@@ -16,9 +16,9 @@ from gpustreamlab.draw._html import (
     write_html,
 )
 from gpustreamlab.draw._legend import plan_memory
-from gpustreamlab.draw._picture import draw_figure, plan_picture
+from gpustreamlab.draw._picture import Header, draw_figure, plan_header, plan_picture
 from gpustreamlab.draw._scene import detail_entries, is_partly_captured, plan_scene, stray_facts
-from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, plan_sm_map, sm_map_svg, sm_map_text
+from gpustreamlab.draw._sm_map import grid_of, plan_sm_map, sm_map_svg, sm_map_text
 from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, picture_html, svg_png, timeline_svg
 from gpustreamlab.draw._text import TextTimeline, text_timeline
 from gpustreamlab.draw._tuning import Chart, sweep_chart, tuning_chart
@@ -27,7 +27,6 @@ from gpustreamlab.draw._why import Drawn, hazard_entries, hazard_tables, why_tab
 __all__ = [
     "GREY",
     "MAX_FILE_BARS",
-    "NO_PARTITION_FILL",
     "PNG_SCALE",
     "WORK_DEFAULTS",
     "Chart",

@@ -28,9 +28,6 @@ GREY = len(HUES)  # The place behind the hues: what belongs to no partition, or 
 GREY_TINTS = ("#c3c9d0", "#a0a6ad", "#b1b7be", "#90959c")
 """Its tints."""
 
-DURATION_FILLS = ("#6a8bb0", "#7b9dab", "#8fada3", "#a5bb99", "#bcc98d", "#d5d67e", "#f0e36c")
-"""Colours of durations, from the shortest to the longest: lighter and yellower with every step."""
-
 NAME_HATCHES = (" ", "/", "-", "|")  # The second sign of a name beside its tint, as Bokeh writes hatches; the first is none
 
 KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x"}
@@ -191,10 +188,10 @@ _CALL_LOOKS = {
 
 
 def palette_entries() -> dict[str, list[list[str]]]:
-    """Write the palette as the viewer reads it: tints of all hues and of grey, calls, durations; and what calls there are."""
+    """Write the palette as the viewer reads it: tints of all hues and of grey, calls; and what calls there are."""
     calls = [[style.fill] * len(GREY_TINTS) for style in CALL_STYLES.values()]
     return {
-        "palette": [list(tints) for tints in (*HUES, GREY_TINTS, *calls, DURATION_FILLS)],
+        "palette": [list(tints) for tints in (*HUES, GREY_TINTS, *calls)],
         "call_styles": [[label, style.hatch, "hollow" if style.is_hollow else ""] for label, style in CALL_STYLES.items()],
     }
 

@@ -242,8 +242,6 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
     )
 
 
-FORMAT = 3  # Version of the manifest and its bytes; a viewer refuses one that it does not know
-
 Spec: TypeAlias = int | dict[str, int] | None
 """How one column is read: its constant value; where it lies, and how; None where it follows from the others."""
 
@@ -255,7 +253,6 @@ def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, 
     np.not_equal(row[1:], row[:-1], out=opens[1:])
     first = np.flatnonzero(opens)
     manifest = {
-        "format": FORMAT,
         "n": len(columns),
         "deflated": level is not None,
         "runs": np.stack((row[first], np.diff(first, append=len(row))), axis=1).tolist(),

@@ -1,4 +1,4 @@
-"""The timeline as one HTML page that needs nothing else, and the viewer's scripts and styles, for the live view too."""
+"""The timeline, or two, as one HTML page that needs nothing else; and the viewer's scripts and styles, for live views too."""
 
 from __future__ import annotations
 
@@ -13,13 +13,23 @@ from importlib.resources import files
 from os import PathLike
 from typing import IO, Any
 
-from gpustreamlab.analysis import RowTable, counted_kinds, display_name, grid_advice, sm_kinds, summary_text
-from gpustreamlab.draw._colours import palette_entries, style_entries
+from gpustreamlab.analysis import (
+    RowTable,
+    TraceComparison,
+    comparison_tables,
+    counted_kinds,
+    display_name,
+    grid_advice,
+    html_of_table,
+    sm_kinds,
+    summary_text,
+    wall_line,
+)
+from gpustreamlab.draw._colours import NameLooks, palette_entries, style_entries
 from gpustreamlab.draw._columns import pack_columns, to_base85
 from gpustreamlab.draw._groups import device_hosts
-from gpustreamlab.draw._header import Header, header_html
 from gpustreamlab.draw._legend import memory_entries
-from gpustreamlab.draw._picture import Picture, draw_figure, plan_picture
+from gpustreamlab.draw._picture import Header, Picture, draw_figure, header_html, plan_picture, warnings_html
 from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._why import why_tables
@@ -159,7 +169,54 @@ def fill_template(name: str, **parts: str) -> str:
     return "".join(pieces)
 
 
-FORMAT = 3  # Version of the object; a viewer refuses one that it does not know
+LISTED_ITEMS = 200  # How many names, and how many lanes, the page lists
+
+
+def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
+    """Return the page as text."""
+    sides = (plan_picture(a), plan_picture(b))
+    data_a, data_b = _sides_data(sides)
+    notes, is_other_work = result.notes, bool(result.work_note)
+    return fill_template(
+        "compare.html",
+        title="Comparison of two timelines",
+        style=viewer_text("page.css") + viewer_text("compare.css") + viewer_style(),
+        finding=escape(wall_line(result)),
+        warning=warnings_html(notes[:is_other_work]),
+        notes=warnings_html(notes[is_other_work:]),
+        headera=header_html(sides[0].header, sides[0].scene.notes),
+        headerb=header_html(sides[1].header, sides[1].scene.notes, "-b"),
+        tables=f'<div class="gsl-tables">{comparison_tables_html(result)}</div>',
+        bokeh=bokeh_text(),
+        viewer=viewer_packed(),
+        dataa=data_a[0],
+        spansa=data_a[1],
+        datab=data_b[0],
+        spansb=data_b[1],
+        boot=viewer_text("page.js"),
+    )
+
+
+def comparison_tables_html(result: TraceComparison) -> str:
+    """Write the figures of a comparison as HTML tables; every text is escaped."""
+    return "".join(map(html_of_table, comparison_tables(result, limit=LISTED_ITEMS)))
+
+
+def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return data and spans of both timelines as letters: with one length of the axis, one room for names, one look a name."""
+    tables = [scene_tables(side.trace, side.scene, side.header, side.counted) for side in sides]
+    extent_ns = max(table["extent_ns"] for table in tables)
+    border_px = max(table["border_px"] for table in tables)
+    looks = NameLooks()
+    looks.add([name for side in sides for name in side.trace.names])
+    packed = []
+    for side, table in zip(sides, tables, strict=True):
+        styles = style_entries(looks.add(side.trace.names))
+        common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": styles}
+        packed.append(page_letters(*page_data(side, table | common)))
+    return packed[0], packed[1]
+
+
 NAME_CHARACTERS = 200  # How many characters of a name, a stream or a thread the viewer gets
 _SIGNS = {kind.value for kind in NoteKind}  # Marks that are signs in the viewer, see `why_tables` and ``written``
 
@@ -184,7 +241,6 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
     """Write a scene as the viewer's JSON object."""
     meta, on_sms = trace.metadata, sm_kinds(trace, counted)
     return {
-        "format": FORMAT,
         # Wall-clock times have more digits than a number of JavaScript.
         "zero_ns": str(scene.zero_ns),
         "epoch_unix_ns": str(meta.epoch_unix_ns),

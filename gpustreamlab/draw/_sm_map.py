@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,15 +74,11 @@ def svg_text(x: float, y: float, text: str, anchor: str, colour: str, size_px: i
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-size="{size_px}">{escape(text)}</text>'
 
 
-NO_PARTITION_FILL = "#c3c9d0"
-"""Colour of SMs in no partition, as on the map of the card; the style sheet has another for dark themes."""
-
 _MOST_COLUMNS = 24  # So that a cell of the map has room for its id.
 _FEWEST_ROWS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class Grid(NamedTuple):
     """Cells column by column, so that partitions are bands and their boundaries stand upright."""
 
     row_count: int  # Cells of a column: a whole number of the device's smallest groups where it has such
@@ -101,7 +98,7 @@ def grid_of(device: Device, count: int = 0) -> Grid:
     count = count or device.sm_count
     while -(-count // row_count) > _MOST_COLUMNS:
         row_count += step
-    return Grid(row_count=row_count, column_count=-(-count // row_count))
+    return Grid(row_count, -(-count // row_count))
 
 
 ROW_SMS = 16  # SMs in a row of the text, up to 256 of them; more in larger cards
@@ -146,20 +143,22 @@ def plan_sm_map(device: Device, layout: Layout | None) -> SMMapPlan:
     )
 
 
-def sm_map_svg(*, device: Device, layout: Layout | None, title: str = "") -> str:
-    """Draw the card as SVG text: a cell for each SM, coloured and lettered by partition, with a legend."""
+def sm_map_svg(*, device: Device, layout: Layout | None, title: str = "", lines: Sequence[str] = ()) -> str:
+    """Draw the card as SVG text: a cell for each SM, coloured and lettered by partition, with a legend, and lines below."""
     plan = plan_sm_map(device, layout)
     head, top_px = _head(device, layout, plan, title)
     grid, top_px = _grid(device, plan, top_px)
     loose, top_px = _loose(device, plan, top_px)
-    height_px = round(top_px + 8)
+    below = [part for line in lines for part in textwrap.wrap(line, 88)]
+    told = [f'<text x="{_SIDE_PX}" y="{top_px + 18 * row + 14:.0f}">{escape(line)}</text>' for row, line in enumerate(below)]
+    height_px = round(top_px + 18 * len(below) + 8)
     name = escape(display_name(title or device.name))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH_PX}" height="{height_px}" '
         f'viewBox="0 0 {_WIDTH_PX} {height_px}" style="max-width:100%;height:auto" role="img" '
         f'font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="13" fill="{_INK}">'
         f"<title>SMs of {name}</title><defs>{hatch_patterns()}</defs>"
-        f'<rect width="100%" height="100%" rx="6" fill="{_PAPER}"/>{"".join([*head, *grid, *loose])}</svg>'
+        f'<rect width="100%" height="100%" rx="6" fill="{_PAPER}"/>{"".join([*head, *grid, *loose, *told])}</svg>'
     )
 
 

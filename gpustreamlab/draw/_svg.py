@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
-import struct
 import textwrap
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +15,6 @@ from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narr
 from gpustreamlab.draw._colours import DARK_TEXT, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
-from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import (
     STRAY_COLOUR,
     Bars,
@@ -34,7 +29,7 @@ from gpustreamlab.draw._legend import (
     partition_entries,
     plan_memory,
 )
-from gpustreamlab.draw._picture import Picture, plan_picture
+from gpustreamlab.draw._picture import Header, Picture, plan_picture
 from gpustreamlab.draw._scene import Scene, text_width_px
 from gpustreamlab.draw._sm_map import (
     ACCENT,
@@ -53,7 +48,7 @@ from gpustreamlab.draw._sm_map import (
     step_path,
     svg_text,
 )
-from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
+from gpustreamlab.errors import MissingExtraError, OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
 
@@ -419,66 +414,25 @@ SCALE_LIMITS = (0.1, 8.0)  # Least and most of them: the most makes a picture of
 FONT_FAMILY = "Roboto"  # What stands for ``sans-serif`` in pictures
 FONT_FACES = ("Roboto", "RobotoBold", "RobotoItalic")  # Its faces, as the package ``font-roboto`` names them
 
-_CSS_DPI = 96
-_INCH_M = 0.0254
-_PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
-
 
 def svg_png(svg: str, *, scale: float = PNG_SCALE) -> bytes:
-    """Write an SVG text as a PNG picture."""
+    """Write an SVG text as a PNG picture. A machine need not have a font: the extra brings one."""
     _check_number("scale", scale, SCALE_LIMITS, "save('run.png', scale=2)")
-    render = _renderer()
-    if not _has_fonts():
-        raise GPUStreamLabError(
-            "A picture without its texts would say nothing, and no font was found on this machine. "
-            f"Install one with: {install_line('png')} - or save as .svg or .html, which need none here."
-        )
-    png = render(svg, float(scale))
-    # The size of its pixels, so that it is as wide at every scale. Source: PNG specification, chunk ``pHYs``.
-    per_metre = round(_CSS_DPI * scale / _INCH_M)
-    body = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
-    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
-    head_end = 8 + 12 + 13  # signature, then the header, which comes first
-    return png[:head_end] + chunk + png[head_end:]
+    try:
+        import font_roboto
+        from resvg_py import svg_to_bytes
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Saving a timeline as .png needs the packages resvg-py and font-roboto, of which one is missing ({error}). "
+            f"Install them with: {install_line('png')} - or save as .svg, which needs nothing more."
+        ) from error
+    fonts = [font_roboto.font_files[name] for name in FONT_FACES]
+    # Roboto has no arrow, and a text with one would be drawn in whatever other font there is.
+    text = svg.replace("→", " to ")
+    return bytes(svg_to_bytes(svg_string=text, zoom=float(scale), dpi=96, font_files=fonts, sans_serif_family=FONT_FAMILY))
 
 
 def _check_number(name: str, given: object, limits: tuple[float, float], usual: str) -> None:
     least, most = limits
     if not isinstance(given, (int, float)) or isinstance(given, bool) or not least <= given <= most:
         raise OptionError(f"{name} is {given!r}; it must be a number from {least:g} to {most:g}. Use {usual}.")
-
-
-def _renderer() -> Callable[[str, float], bytes]:
-    try:
-        from resvg_py import svg_to_bytes
-    except ImportError as error:
-        raise MissingExtraError(
-            "Saving a timeline as .png needs the package resvg-py, which is not installed. "
-            f"Install it with: {install_line('png')} - or save as .svg, which needs nothing more."
-        ) from error
-
-    # A machine need not have a font: the extra brings one, for what the page's families do not find here.
-    fonts: dict[str, Any] = {"font_files": _font_files(), "sans_serif_family": FONT_FAMILY} if _font_files() else {}
-
-    def render(svg: str, scale: float) -> bytes:
-        # Roboto has no arrow, and a text with one would be drawn in whatever other font there is.
-        return bytes(svg_to_bytes(svg_string=svg.replace("→", " to ") if fonts else svg, zoom=scale, dpi=_CSS_DPI, **fonts))
-
-    return render
-
-
-@cache
-def _font_files() -> list[str]:
-    """Return the files of the font that the extra brings; none where only the renderer was installed."""
-    try:
-        import font_roboto
-    except ImportError:
-        return []
-    return [font_roboto.font_files[name] for name in FONT_FACES]
-
-
-@cache
-def _has_fonts() -> bool:
-    # Without fonts, resvg leaves texts out and says nothing.
-    render = _renderer()
-    return render(_PROBE.format('<text y="15" font-family="sans-serif">x</text>'), 1.0) != render(_PROBE.format(""), 1.0)

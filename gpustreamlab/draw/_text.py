@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -32,11 +31,12 @@ from gpustreamlab.analysis import (
     partition_warnings,
     stream_extent,
     time_ticks,
+    totals,
     trace_facts,
     used_stream_count,
 )
 from gpustreamlab.draw._groups import host_group, plan_groups
-from gpustreamlab.draw._header import BARS_CONTAIN_WAITING
+from gpustreamlab.draw._picture import BARS_CONTAIN_WAITING
 from gpustreamlab.draw._scene import memory_lanes, plan_marks, stray_facts
 from gpustreamlab.model import NO_COMMON_TIME, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, SpanKind
@@ -317,8 +317,7 @@ MAX_HOST_LANES = 4  # How many threads of the host it has at most: those that ca
 MAX_LETTERS = 10  # How many names have a letter: those that take most time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextGroup:
+class TextGroup(NamedTuple):
     """The lanes of one partition, as far as they are shown."""
 
     label: str  # The partition and its SMs; empty where there are no partitions
@@ -327,8 +326,7 @@ class TextGroup:
     is_host: bool = False  # True for the threads of the host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TextRows:
+class TextRows(NamedTuple):
     """The lanes that are shown. A row is one of them."""
 
     lanes: tuple[int, ...]  # Place in `Trace.lanes` of each row
@@ -340,8 +338,7 @@ class TextRows:
     drawn: tuple[Int64Array, ...]  # The same of each row, but for threads of the host: when they were in a call
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TextGrid:
+class TextGrid(NamedTuple):
     """The rows in columns of equal time."""
 
     zero_ns: int  # Start of the first column: the first start of any span
@@ -500,24 +497,13 @@ class _Columns:
 
 
 def _most_time(trace: Trace) -> tuple[list[tuple[str, int, int]], Int64Array, int]:
-    """Return the names with letters, the letter of each code (the number of letters for none), and how many names there are.
-
-    Names that differ by a number are one.
-    """
+    """Return the names with letters, the letter of each code (the number of letters for none), and how many names there are."""
     counted = counted_rows(trace)
-    used = np.unique(trace.name[counted])
-    labels = group_labels([trace.names[code] for code in used.tolist()])
-    groups = {label: place for place, label in enumerate(dict.fromkeys(labels))}
-    group_of = np.zeros(len(trace.names), np.int64)
-    group_of[used] = [groups[label] for label in labels]
-    group = group_of[trace.name[counted]]
-    count = np.bincount(group, minlength=len(groups))
-    total_ns = np.zeros(len(groups), np.int64)
-    np.add.at(total_ns, group, trace.duration_ns[counted])
-    kept, called = np.argsort(-total_ns, kind="stable")[:MAX_LETTERS], list(groups)
-    names = [(called[one], int(total_ns[one]), int(count[one])) for one in kept.tolist()]
-    places = np.full(len(groups) + 1, len(names))
-    places[kept] = np.arange(len(names))
-    letter_of = np.full(len(trace.names), len(names))
-    letter_of[used] = places[group_of[used]]
-    return names, letter_of, len(groups)
+    found = totals(trace[counted], "name")
+    letters = {label: place for place, label in enumerate(found.labels[:MAX_LETTERS])}
+    used, letter_of = np.unique(trace.name[counted]), np.full(len(trace.names), len(letters))
+    letter_of[used] = [
+        letters.get(label, len(letters)) for label in group_labels([trace.names[code] for code in used.tolist()])
+    ]
+    names = [(str(label), int(found.total_ns[place]), int(found.calls[place])) for label, place in letters.items()]
+    return names, letter_of, len(found)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from html import escape
-from textwrap import wrap
 from typing import Any
 
-from gpustreamlab.draw import NO_PARTITION_FILL, grid_of, partition_style, plan_sm_map
+from gpustreamlab.draw import grid_of, partition_style, plan_sm_map, sm_map_svg, sm_map_text
 from gpustreamlab.model import Device, Partition
 from gpustreamlab.notebook._state import DraftRow, PartitionerState, Plan, Problem
 from gpustreamlab.typing import Rounding
 
-_MOST_NAMES = 3
-"""Streams that the label of Apply names; more are counted."""
+_MOST_NAMES = 3  # Streams that the label of Apply names; more are counted
 
 _CLOSED = "The session is closed: this is the layout that it had at the end. Start another with gpustreamlab.Session()."
 
@@ -31,10 +28,8 @@ class Surroundings:
 
     streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of the streams by partition in use, "" for the whole card."""
-    moves: tuple[str, ...] = ()
-    """Names of the streams that the draft would drain and move."""
-    refusal: str = ""
-    """Why the session would refuse the draft; empty where it would not."""
+    moves: tuple[str, ...] = ()  # Names of the streams that the draft would drain and move
+    refusal: str = ""  # Why the session would refuse the draft; empty where it would not
 
 
 def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:
@@ -208,93 +203,16 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
 
 
-def forms_of(view: Mapping[str, Any]) -> dict[str, str]:
-    """Return what `view_of` tells as text and as a picture, for those who show no widgets; by mime type."""
-    return {"image/svg+xml": _svg_form(view), "text/plain": _text_form(view)}
-
-
-def _text_form(view: Mapping[str, Any]) -> str:
-    """Return the table of partitions and the Python line as text."""
-    lines = [_head(view), *_state_lines(view)]
-    rows = [["", "partition", "requested", "granted"]]
-    rows += [[row["letter"], row["name"], row["request"], _number(row["granted_sms"])] for row in view["rows"]]
-    if len(rows) > 1:
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines += [
-            f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
-        ]
-    return "\n".join(line for line in [*lines, _rest_text(view), view["python_line"], _AGAIN] if line)
-
-
-_WIDE_PX, _LINE_PX, _LETTERS = 640, 19, 90
-
-
-def _svg_form(view: Mapping[str, Any]) -> str:
-    """Draw the card as one bar, each partition as wide as its share, between what is to be said of it."""
-    shapes: list[str] = []
-    top_px = 8
-
-    def write(text: str, more: str = "", left_px: int = 8) -> None:
-        nonlocal top_px
-        for line in wrap(text, _LETTERS):
-            top_px += _LINE_PX
-            shapes.append(f'<text x="{left_px}" y="{top_px - 5}" {more}>{escape(line)}</text>')
-
-    for place, text in enumerate([_head(view), *_state_lines(view)]):
-        write(text, "" if place else 'font-weight="600"')
-    shapes += _bar(view, top_px + 6)
-    top_px += 34
-    for row in view["rows"]:
-        shapes.append(f'<rect x="8" y="{top_px + 2}" width="16" height="16" fill="{row["fill"]}"/>')
-        shapes.append(f'<text x="16" y="{top_px + 14}" text-anchor="middle">{row["letter"]}</text>')
-        write(f"{row['name']}: {_number(row['granted_sms'])} SMs, {row['request']} asked for", left_px=32)
-    write(_rest_text(view))
-    write(view["python_line"], 'font-family="monospace"')
-    write(_AGAIN)
-    high_px = top_px + 8
-    style = 'style="max-width:100%;height:auto" font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="12"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDE_PX}" height="{high_px}" viewBox="0 0 {_WIDE_PX} {high_px}" '
-        f'{style} fill="#101418"><rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}</svg>'
-    )
-
-
-def _bar(view: Mapping[str, Any], top_px: int) -> Iterator[str]:
-    """Draw each partition as wide as its share of the card, and what is in none."""
-    rows = {row["key"]: row for row in view["rows"]}
-    parts = [(rows[run["key"]]["fill"], rows[run["key"]]["letter"], run["sms"]) for run in view["runs"]]
-    left_px, scale = 8.0, (_WIDE_PX - 16) / view["device"]["sm_count"]
-    for fill, letter, sms in [*parts, (NO_PARTITION_FILL, "", _rest_sms(view))]:
-        yield f'<rect x="{left_px:.1f}" y="{top_px}" width="{sms * scale:.1f}" height="22" fill="{fill}"/>'
-        yield f'<text x="{left_px + sms * scale / 2:.1f}" y="{top_px + 15}" text-anchor="middle">{letter}</text>'
-        left_px += sms * scale
+def forms_of(state: PartitionerState, view: Mapping[str, Any]) -> dict[str, str]:
+    """Return the map of the card, as a picture and as text, for those who show no widgets; by mime type."""
+    problem = state.plan.problem
+    layout = state.applied if state.obstacle or state.is_closed or problem is not None else state.plan.layout
+    draft = "A draft: not in use." if state.is_dirty and problem is None else ""
+    lines = [view["obstacle"], "" if problem is None else _problem_text(problem), draft, view["python_line"], _AGAIN]
+    facts: dict[str, Any] = {"device": state.device, "layout": layout, "title": f"SM partitions of {state.device.name}"}
+    lines = [line for line in lines if line]
+    svg = sm_map_svg(**facts, lines=lines)
+    return {"image/svg+xml": svg, "text/plain": "\n".join([sm_map_text(**facts), *lines])}
 
 
 _AGAIN = "This is its last state: lab.partitions.widget() shows it live."
-
-
-def _head(view: Mapping[str, Any]) -> str:
-    device = view["device"]
-    return f"SM partitions of {device['name']}: {'SIMULATED ' if device['is_simulated'] else ''}{device['facts']}"
-
-
-def _state_lines(view: Mapping[str, Any]) -> list[str]:
-    problem = view["problem"]
-    draft = "A draft: not in use." if view["is_dirty"] and problem is None else ""
-    return [view["obstacle"], "" if problem is None else problem["text"], draft]
-
-
-def _number(sms: int | None) -> str:
-    return "–" if sms is None else str(sms)
-
-
-def _rest_text(view: Mapping[str, Any]) -> str:
-    if view["obstacle"] or view["problem"]:
-        return ""
-    if not view["rows"]:
-        return f"No partitions: every stream may use all {view['device']['sm_count']} SMs."
-    return f"{_rest_sms(view)} SMs are in no partition."
-
-
-def _rest_sms(view: Mapping[str, Any]) -> int:
-    return max(0, int(view["device"]["sm_count"]) - sum(int(run["sms"]) for run in view["runs"]))

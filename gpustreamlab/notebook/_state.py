@@ -23,16 +23,11 @@ _ARGUMENTS = frozenset({"round", "strict", "workqueue", "renamed"})
 class DraftRow:
     """One partition as it stands in the fields."""
 
-    key: int
-    """What the page calls it: unlike its name and its place, this never changes."""
-    look: int
-    """Which of the looks of partitions it has: it keeps its letter and its colour while others come and go."""
-    name: str
-    """Its name as typed."""
-    request: str
-    """What is asked for, as typed: SMs, a share, or ``rest``."""
-    origin: str | None = None
-    """The partition in use that it was made from, so that its streams follow when it is renamed."""
+    key: int  # What the page calls it: unlike its name and its place, this never changes
+    look: int  # Which of the looks of partitions it has: it keeps its letter and its colour while others come and go
+    name: str  # Its name as typed
+    request: str  # What is asked for, as typed: SMs, a share, or ``rest``
+    origin: str | None = None  # The partition in use that it was made from, so that its streams follow when it is renamed
     options: PartitionOptions | None = None
     """What only a structured split can do, where the layout in use asked for it; its `sms` is not used."""
 
@@ -47,12 +42,9 @@ class DraftRow:
 class Problem:
     """Why a draft gives no plan, and what would."""
 
-    text: str
-    """What is wrong, and what to do."""
-    key: int | None = None
-    """The partition at fault; None where there is none in particular."""
-    is_name: bool = False
-    """Whether its name is at fault, not what it asks for."""
+    text: str  # What is wrong, and what to do
+    key: int | None = None  # The partition at fault; None where there is none in particular
+    is_name: bool = False  # Whether its name is at fault, not what it asks for
     nearest: Mapping[str, int] = field(default_factory=dict)
     """SMs by name of the nearest plan that works; empty where there is none."""
 
@@ -61,10 +53,8 @@ class Problem:
 class Plan:
     """What a draft gives."""
 
-    layout: Layout | None = None
-    """The layout; None for the whole card, and where there is a problem."""
-    problem: Problem | None = None
-    """Why there is no layout."""
+    layout: Layout | None = None  # The layout; None for the whole card, and where there is a problem
+    problem: Problem | None = None  # Why there is no layout
 
 
 def read_number(text: str) -> int | float | str:
@@ -101,16 +91,11 @@ def rows_of(layout: Layout | None, first_key: int) -> tuple[DraftRow, ...]:
 class Boundary:
     """The line between two partitions, or between the last one and the SMs in no partition."""
 
-    left: int
-    """Key of the partition before it."""
-    right: int | None
-    """Key of the partition behind it; None for the SMs in no partition."""
-    left_sms: int
-    """SMs that the partition before it has now."""
-    both_sms: int
-    """SMs of both sides together."""
-    stops: tuple[int, ...]
-    """SMs that the partition before it can have while all other partitions keep theirs, ascending."""
+    left: int  # Key of the partition before it
+    right: int | None  # Key of the partition behind it; None for the SMs in no partition
+    left_sms: int  # SMs that the partition before it has now
+    both_sms: int  # SMs of both sides together
+    stops: tuple[int, ...]  # SMs that the partition before it can have while all other partitions keep theirs, ascending
 
     def nearest(self, left_sms: int) -> int:
         """Return the stop that is nearest to a wish."""
@@ -121,30 +106,19 @@ class Boundary:
 class PartitionerState:
     """What is in use, what stands in the fields, and what was said last."""
 
-    device: Device
-    """Whose SMs are shared out."""
-    obstacle: str = ""
-    """Why the device cannot partition its SMs; empty where it can."""
-    applied: Layout | None = None
-    """The layout in use; None for the whole card."""
-    rows: tuple[DraftRow, ...] = ()
-    """The draft, in the order of the card; no rows ask for the whole card."""
-    rounding: Rounding = Rounding.UP
-    """What to grant where a count cannot be met."""
-    edited: int | None = None
-    """The key of the row that was edited last."""
-    next_key: int = 0
-    """The key of the next new row."""
+    device: Device  # Whose SMs are shared out
+    obstacle: str = ""  # Why the device cannot partition its SMs; empty where it can
+    applied: Layout | None = None  # The layout in use; None for the whole card
+    rows: tuple[DraftRow, ...] = ()  # The draft, in the order of the card; no rows ask for the whole card
+    rounding: Rounding = Rounding.UP  # What to grant where a count cannot be met
+    edited: int | None = None  # The key of the row that was edited last
+    next_key: int = 0  # The key of the next new row
     kept: Mapping[int, int] = field(default_factory=dict)
     """SMs by key of the last draft that had a plan: what the card shows while the draft is a mistake."""
-    notice: str = ""
-    """What came of the last action, where the screen does not show it anyway."""
-    is_notice_bad: bool = False
-    """Whether that was a failure."""
-    verification: Verification | None = None
-    """What was seen of the layout in use."""
-    is_closed: bool = False
-    """True once the session is closed: the state can be read, not changed."""
+    notice: str = ""  # What came of the last action, where the screen does not show it anyway
+    is_notice_bad: bool = False  # Whether that was a failure
+    verification: Verification | None = None  # What was seen of the layout in use
+    is_closed: bool = False  # True once the session is closed: the state can be read, not changed
 
     @property
     def workqueue(self) -> WorkqueueOptions | None:

@@ -25,18 +25,14 @@ from gpustreamlab.programs._values import MORE, gives_others, is_plain, is_rando
 
 __all__ = ["MOST_STREAMS", "AutoCell", "CellStreams", "CellText", "read_cell"]
 
-MOST_STREAMS = 32
-"""How many streams cells may be spread over."""
-MOST_PIECES = 10_000
-"""Beyond how many pieces of memory the host waits, so that they can be forgotten."""
-KEPT_EVENTS = 64
-"""How many cells' ends are kept for each stream; who waits for an earlier one waits for the oldest of these."""
+MOST_STREAMS = 32  # How many streams cells may be spread over
+MOST_PIECES = 10_000  # Beyond how many pieces of memory the host waits, so that they can be forgotten
+KEPT_EVENTS = 64  # How many cells' ends are kept for each stream; who waits for an earlier one waits for the oldest of these
 _PREFIX = "auto-"
 _STEERS = frozenset({"on", "select", "run_on", "stream", "streams", "partition"})
 """Attributes of a session through which work goes to streams that the cell chooses."""
 _LOOKS = frozenset({"globals", "locals", "vars"})
-_AROUND = frozenset({"time", "capture", "gpustream", "gpuprogram"})
-"""Magics that run their body as it stands."""
+_AROUND = frozenset({"time", "capture", "gpustream", "gpuprogram"})  # Magics that run their body as it stands
 _QUIET = frozenset({"matplotlib", "config", "load_ext", "who", "whos", "pip", "cd", "pwd", "env", "precision", "autoreload"})
 """Magics of IPython that put no work on the device."""
 _FIGURES = frozenset({"shape", "dtype", "size", "ndim", "nbytes", "itemsize", "strides"})
@@ -49,10 +45,8 @@ _TWO = "add subtract multiply divide true_divide power maximum minimum matmul do
 _READ_FUNCTIONS = {**dict.fromkeys(f"{_ONE} zeros_like ones_like empty_like".split(), 1), **dict.fromkeys(_TWO.split(), 2)}
 """Functions of array modules that give new arrays, and how many of their first arguments they only read."""
 _ARRAYS = frozenset({"numpy", "cupy", "torch", "gpustreamlab"})
-_HOST = frozenset({"ipykernel", "traitlets", "ipywidgets", "tqdm"})
-"""Further libraries that put no work on the device."""
-_THREADS = frozenset({"threading", "concurrent", "asyncio", "multiprocessing"})
-"""Libraries whose objects work behind a cell."""
+_HOST = frozenset({"ipykernel", "traitlets", "ipywidgets", "tqdm"})  # Further libraries that put no work on the device
+_THREADS = frozenset({"threading", "concurrent", "asyncio", "multiprocessing"})  # Libraries whose objects work behind a cell
 STEERS_ITSELF = "chooses streams itself"
 _OWN_UNKNOWN = ("gpustreamlab.programs", "gpustreamlab.streams", "gpustreamlab.memory")
 _SHARED = frozenset({"random", "fft", "linalg", "sparse"})
@@ -63,22 +57,14 @@ _SHARED = frozenset({"random", "fft", "linalg", "sparse"})
 class CellText:
     """What can be read from a cell before it runs."""
 
-    reads: set[str] = field(default_factory=set)
-    """Names that it looks up before it has bound them."""
-    writes: set[str] = field(default_factory=set)
-    """Names that it binds or deletes, or into whose elements it stores."""
-    changes: set[str] = field(default_factory=set)
-    """Names whose arrays it may change in place, or give another name."""
-    modules: set[str] = field(default_factory=set)
-    """Names that have to be array modules, or the rest does not hold."""
-    attributes: set[str] = field(default_factory=set)
-    """Attributes that it looks up, on whatever."""
-    own_stream: bool = False
-    """Whether a magic selects the cell's stream."""
-    is_idle: bool = False
-    """Whether it is nothing but magics that put no work on the device."""
-    unknown: str = ""
-    """What it does of which nothing can be known; empty for nothing."""
+    reads: set[str] = field(default_factory=set)  # Names that it looks up before it has bound them
+    writes: set[str] = field(default_factory=set)  # Names that it binds or deletes, or into whose elements it stores
+    changes: set[str] = field(default_factory=set)  # Names whose arrays it may change in place, or give another name
+    modules: set[str] = field(default_factory=set)  # Names that have to be array modules, or the rest does not hold
+    attributes: set[str] = field(default_factory=set)  # Attributes that it looks up, on whatever
+    own_stream: bool = False  # Whether a magic selects the cell's stream
+    is_idle: bool = False  # Whether it is nothing but magics that put no work on the device
+    unknown: str = ""  # What it does of which nothing can be known; empty for nothing
 
 
 def read_cell(source: str) -> CellText:
@@ -199,10 +185,8 @@ class _Found:
 
     def __init__(self, text: CellText, values: dict[str, Any], names: Iterable[str]) -> None:
         self.unknown = text.unknown
-        self.pieces: dict[Hashable, bool] = {}
-        """The memory that it uses, by keys, and whether it may change it."""
-        self.arrays: dict[Hashable, Any] = {}
-        """Arrays, and objects that keep some, by the same keys."""
+        self.pieces: dict[Hashable, bool] = {}  # The memory that it uses, by keys, and whether it may change it
+        self.arrays: dict[Hashable, Any] = {}  # Arrays, and objects that keep some, by the same keys
         looked_up, has_session = set[str](), False
         holds = all(name not in values or _is_array_module(values[name]) for name in text.modules)
         known = {name for name in names if name in values}
@@ -274,10 +258,8 @@ def _is_array_module(value: object) -> bool:
 class Mark(NamedTuple):
     """The end of a cell's work on a stream."""
 
-    stream: str
-    """The stream."""
-    turn: int
-    """Which cell it was, counted from the first."""
+    stream: str  # The stream
+    turn: int  # Which cell it was, counted from the first
 
 
 @dataclass(slots=True)
@@ -292,20 +274,13 @@ class _Uses:
 class AutoCell:
     """A cell that runs on a stream that was chosen for it."""
 
-    text: CellText
-    """What its text tells."""
-    found: _Found
-    """What its names lead to in front of it."""
-    marks: set[Mark]
-    """What it is behind."""
-    turn: int
-    """Which cell it is, counted from the first."""
-    streams: set[str] = field(default_factory=set)
-    """Where its work goes."""
-    waits: set[Mark] = field(default_factory=set)
-    """What its streams were made to wait for."""
-    selection: Any = None
-    """What selects its stream; None for a cell that selects its own."""
+    text: CellText  # What its text tells
+    found: _Found  # What its names lead to in front of it
+    marks: set[Mark]  # What it is behind
+    turn: int  # Which cell it is, counted from the first
+    streams: set[str] = field(default_factory=set)  # Where its work goes
+    waits: set[Mark] = field(default_factory=set)  # What its streams were made to wait for
+    selection: Any = None  # What selects its stream; None for a cell that selects its own
 
 
 class CellStreams:
@@ -314,16 +289,13 @@ class CellStreams:
     def __init__(self, session: Any, values: dict[str, Any], count: int) -> None:
         if not 1 <= count <= MOST_STREAMS:
             raise OptionError(f"--streams is {count}; cells are spread over 1 to {MOST_STREAMS} streams. Use --streams 4.")
-        self.session = session
-        """The session."""
-        self.count = count
-        """How many streams cells are spread over."""
+        self.session = session  # The session
+        self.count = count  # How many streams cells are spread over
         self._values = values
         self._pool = [f"{_PREFIX}{number}" for number in range(1, count + 1)]
         self._uses: dict[Hashable, _Uses] = {}
         self._events: dict[str, deque[tuple[int, Any]]] = {}
-        self._waited: dict[tuple[str, str], int] = {}
-        """Up to which turn of another stream one has waited."""
+        self._waited: dict[tuple[str, str], int] = {}  # Up to which turn of another stream one has waited
         self._turn = 0
         session.synchronize()  # what ran before has no event
 

@@ -31,8 +31,7 @@ def static_text(*names: str) -> str:
 class KeptWidget(anywidget.AnyWidget):
     """A widget whose script, below that of ``kept.js``, keeps a picture when the notebook is saved."""
 
-    widget_id = traitlets.Unicode().tag(sync=True)
-    """The id of its model, under which the notebook's metadata keep the picture."""
+    widget_id = traitlets.Unicode().tag(sync=True)  # The id of its model, under which the notebook's metadata keep the picture
     forms = traitlets.Dict().tag(sync=True)
     """What it shows now for those who show no widgets, by mime type: ``text/plain``, and perhaps ``image/svg+xml``."""
 

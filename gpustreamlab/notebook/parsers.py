@@ -22,8 +22,7 @@ _TIERS = (*(tier.value for tier in CaptureTier), AUTO)
 class MagicParser(argparse.ArgumentParser):
     """An argument parser that answers misuse with one line and the nearest valid choice."""
 
-    advice = "Put quotes around text with spaces."
-    """What to do about a word too many."""
+    advice = "Put quotes around text with spaces."  # What to do about a word too many
 
     def parse(self, line: str) -> argparse.Namespace | None:
         """Return the arguments, or None if help was asked for and shown."""

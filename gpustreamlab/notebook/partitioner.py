@@ -65,8 +65,7 @@ def _run_interruptibly(call: Callable[[], None]) -> None:
 
 
 _DEVICE_ACTIONS = ("apply", "verify")
-FOLLOW_S = 0.05
-"""How long the page of a notebook may lag behind layouts that did not come from it."""
+FOLLOW_S = 0.05  # How long the page of a notebook may lag behind layouts that did not come from it
 
 
 class Partitioner(KeptWidget):
@@ -90,8 +89,7 @@ class Partitioner(KeptWidget):
     _esm = static_text("kept.js", "partitioner.js")
     _css = static_text("partitioner.css")
 
-    view = traitlets.Dict().tag(sync=True)
-    """All that the page draws. Sent to the page, never read back from it."""
+    view = traitlets.Dict().tag(sync=True)  # All that the page draws. Sent to the page, never read back from it.
 
     def __init__(self, target: Session) -> None:
         capability = target.partitions.capabilities[Feature.GREEN_CONTEXTS]
@@ -101,7 +99,7 @@ class Partitioner(KeptWidget):
         self._lock = threading.RLock()  # held while state and view change, never while the session is asked for anything
         self._state = _state.start(target.device, target.layout, obstacle)
         view = view_of(self._state, self._look_around())
-        super().__init__(view=view, forms=forms_of(view))
+        super().__init__(view=view, forms=forms_of(self._state, view))
         listener = _Listener(self)
         listener.stop = target.partitions.watch(listener)
         self._listener = weakref.ref(listener)
@@ -209,7 +207,7 @@ class Partitioner(KeptWidget):
         around = self._look_around()
         with self._lock, self.hold_sync():
             self.view = view_of(self._state, around)
-            self.forms = forms_of(self.view)
+            self.forms = forms_of(self._state, self.view)
 
     def _look_around(self) -> Surroundings:
         target, state = self._open_target(), self._state

@@ -14,7 +14,7 @@ from gpustreamlab.record._chunks import (
     make_samples,
     thinned,
 )
-from gpustreamlab.record._extents import RowFinder
+from gpustreamlab.record._extents import Intervals, RowFinder, find_innermost
 from gpustreamlab.record._in_flight import NO_UNENDED, Unended
 from gpustreamlab.record._journal import CardClocks, JoinedJournal, Journal, capture_windows
 from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
@@ -40,6 +40,7 @@ __all__ = [
     "CardClocks",
     "Chunk",
     "ChunkLog",
+    "Intervals",
     "JoinedJournal",
     "Journal",
     "LaneWriter",
@@ -57,6 +58,7 @@ __all__ = [
     "capture_windows",
     "counters_of",
     "cut_text",
+    "find_innermost",
     "fold",
     "join",
     "make_samples",

@@ -13,8 +13,8 @@ import numpy as np
 from gpustreamlab.analysis import (
     ArrivedSpans,
     Basis,
-    LiveRows,
     OpenSpans,
+    RowPlanner,
     basis_of,
     bin_width_ns,
     busy_edges,
@@ -152,7 +152,7 @@ class SpanReader:
         self.tables = shown_tables(recorder.tables)  # As the page shows them, without markers
         self._place = START
         self.clear_count = -1  # How often it has begun anew since the first time
-        self.rows = LiveRows()  # The rows of the spans since then
+        self.rows = RowPlanner()  # The rows of the spans since then
         self.zero_ns = 0  # The clock's time that is the page's zero
         self.start_ns = 0  # First start so far; before the zero where that could not move any more
         self.end_ns = 0  # Last end so far
@@ -214,7 +214,7 @@ class SpanReader:
     def _start_anew(self) -> None:
         meta = self.tables.metadata
         self.clear_count += 1
-        self.rows = LiveRows(meta.clock_error_ns + meta.range_error_ns)
+        self.rows = RowPlanner(meta.clock_error_ns + meta.range_error_ns)
         self.zero_ns, self.start_ns, self.end_ns, self.span_count, self._row_count = 0, 0, 0, 0, 0
         self._ranges = LastRanges()
 
@@ -459,7 +459,7 @@ class TablePlanner:
         return {"header": changed} if changed else {}
 
 
-def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:
+def _source_of(trace: Trace, rows: RowPlanner) -> tuple[object, ...]:
     """Return what the tables depend on."""
     meta = trace.metadata
     tables = (trace.lanes, trace.threads, trace.partitions, trace.layouts, trace.layout, trace.markers, len(trace.counters))

@@ -7,8 +7,9 @@ import os
 import pytest
 from playwright.sync_api import sync_playwright
 
+from tests.helpers.engine import engine_page
 from tests.helpers.jupyter import LabWindows, running_jupyter
-from tests.helpers.reader import Reader
+from tests.helpers.reader import Reader, open_readers
 from tests.helpers.windows import Windows
 
 QUIET = [
@@ -18,7 +19,13 @@ QUIET = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    *("--disable-frame-rate-limit", "--disable-gpu-vsync"),  # tests wait for frames, not for a screen
 ]
+
+
+def pytest_collection_modifyitems(items):
+    """Put the tests of JupyterLab first, so that one worker has them, and the others need no server."""
+    items.sort(key=lambda item: "server" not in item.fixturenames)
 
 
 @pytest.fixture(scope="session")
@@ -47,8 +54,8 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """Return a running JupyterLab; each test writes a notebook of its own."""
-    with running_jupyter(tmp_path_factory.mktemp("jupyter")) as jupyter:
+    """Return a running JupyterLab, below a prefix, as behind JupyterHub; each test writes a notebook of its own."""
+    with running_jupyter(tmp_path_factory.mktemp("jupyter"), base_url="/user/ada/") as jupyter:
         yield jupyter
 
 
@@ -56,6 +63,20 @@ def server(tmp_path_factory):
 def lab_windows(chromium, server):
     """Return the windows of the running JupyterLab that the tests lend each other."""
     return LabWindows(chromium)
+
+
+@pytest.fixture(scope="session")
+def engine(chromium):
+    """Return a page with the viewer's engine alone."""
+    with engine_page(chromium) as page:
+        yield page
+
+
+@pytest.fixture
+def read(windows, tmp_path):
+    """Return a function that opens a trace's page and returns its reader; console errors fail the test at its end."""
+    with open_readers(windows, tmp_path) as open_one:
+        yield open_one
 
 
 @pytest.fixture

@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis import bin_width_ns, merge_narrow
-from gpustreamlab.draw._columns import FORMAT
-from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
+from tests.helpers.engine import make_columns, pack, random_columns, take
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def engine(chromium):
-    with engine_page(chromium) as page:
-        yield page
 
 
 def expected_rows(columns, kept=None):
@@ -152,18 +145,6 @@ def test_extreme_values_come_back_exactly(engine):
         assert state["rows"] == expected_rows(columns)
         assert state["edges"] == {"x0": [-7, -9], "row0": [0, 1], "x1": [1 << 50, -9], "row1": [70_000, 2]}
         assert (state["firstNs"], state["lastNs"]) == (-(1 << 52), 1 << 52)
-
-
-def test_a_batch_of_another_version_is_refused_with_a_way_out(engine):
-    assert engine.evaluate("E.COLUMNS_FORMAT") == FORMAT
-    manifest, text = pack(random_columns(6, 20))
-    said = engine.evaluate(
-        "async packed => await make([packed]).then(() => null, error => error.message)",
-        [manifest | {"format": FORMAT + 1}, text],
-    )
-    assert f"format {FORMAT + 1}" in said
-    assert f"reads format {FORMAT}" in said
-    assert "save or show it again" in said
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])

@@ -17,17 +17,11 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.draw import columns_of
 from gpustreamlab.model import SPAN_KINDS
-from tests.helpers.engine import engine_page, make_columns, pack, take
+from tests.helpers.engine import make_columns, pack, take
 from tests.helpers.kernel_traces import MS, kernel_trace
 from tests.helpers.traces import make_trace, nested_trace, partition_trace, random_trace, repartition_trace
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def engine(chromium):
-    with engine_page(chromium) as page:
-        yield page
 
 
 def tables_of(trace, codes_lane, *, zero_ns=0):

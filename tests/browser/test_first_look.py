@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.kernel_traces import kernel_trace
-from tests.helpers.reader import open_readers
 from tests.helpers.traces import EVIL_NAME, make_trace, partition_trace, pipeline_trace
 
 # Lines of marks have a place of their own above the lanes.
@@ -18,12 +17,6 @@ TRACES = {
 }
 # Bokeh's toolbar takes its place from the picture, where there is one.
 FIRST_BAR = """w.painted.segments[0].top + v.figureElement.getBoundingClientRect().top - (v.plot.toolbar_location ? 32 : 0)"""
-
-
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as read:
-        yield read
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import itertools
-
 import numpy as np
 import pytest
 
 from gpustreamlab.model import Lane, Layout
 from gpustreamlab.typing import LaneKind
 from tests.helpers.kernel_traces import make_kernel_trace, serial_trace
-from tests.helpers.reader import open_readers
 from tests.helpers.traces import PREFILL, make_trace, repartition_trace
 
 pytestmark = pytest.mark.browser
 
-PIXELS = """(() => {
-  const {primary: {canvas}, pixel_ratio: ratio} = v.plotView.canvas_view
-  const [x, y, width, height] = argument.map(px => Math.round(px * ratio))
-  const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
-  const ctx = copy.getContext("2d", {willReadFrequently: true})
-  ctx.drawImage(canvas, 0, 0)
-  const {data} = ctx.getImageData(x, y, Math.max(1, width), Math.max(1, height)), parts = []
-  for (let at = 0; at < data.length; at += 1 << 15) parts.push(String.fromCharCode(...data.subarray(at, at + (1 << 15))))
-  return [width, height, btoa(parts.join(""))]
-})()"""
 COLOURS = (
     "[...[...document.querySelectorAll('.gsl-menu fieldset')].find(set => set.firstChild.textContent === 'Colour')"
     ".querySelectorAll('label')].map(label => [label.textContent, label.firstChild.checked])"
@@ -36,24 +22,12 @@ SWATCH = """(facts => { const {backgroundColor, backgroundImage} = getComputedSt
 })([...document.querySelectorAll('.gsl-chip')].find(chip => chip.textContent.includes(argument)))"""
 
 
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
-
-
-def pixels(reader, box):
-    """The painted colours of a box of the figure, in px: its left, top, width and height; shape (height, width, 4)."""
-    width, height, data = reader.js(PIXELS, box)
-    return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4).astype(int)
-
-
 def row_pixels(reader, code):
     """The painted colours of a row of bars, from the left to the right of the frame."""
     left, right, top, bottom = reader.js(
         "[w.frame.left, w.frame.right, w.yAt(w.tables.rows[argument].top), w.yAt(w.tables.rows[argument].bottom)]", code
     )
-    return pixels(reader, [left, top, right - left, bottom - top])
+    return reader.pixels([left, top, right - left, bottom - top])
 
 
 def rgb(colour):
@@ -70,8 +44,7 @@ def is_ink(reader, code):
 # ---- running and waiting
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("ratio", [1, 1.5])
+@pytest.mark.parametrize(("scheme", "ratio"), [("light", 1), ("dark", 1.5)])
 def test_of_kernels_that_ran_one_after_the_other_no_two_are_painted_at_once(read, scheme, ratio):
     reader = read(serial_trace("kernels"), color_scheme=scheme, device_scale_factor=ratio)
     assert "0% of the time" in reader.page.locator("header").first.inner_text()
@@ -101,32 +74,21 @@ def test_where_only_ranges_are_known_no_place_is_painted_as_running(read):
     ]
     assert depth[0] < depth[1] < depth[2]
     assert (first[0, start + 2 : end - 2, 3] == 255).all()
-    assert "queued or running" in reader.js(WRITTEN)
-    assert "busy" not in "".join(reader.js(WRITTEN))
-    assert "queued or running" in read(serial_trace("ranges"), width=390).js(WRITTEN)
+    assert "queued or running" in reader.written()
+    assert "busy" not in "".join(reader.written())
+    assert "queued or running" in read(serial_trace("ranges"), width=390).written()
     # WHEN a part is in view, the strip still says so, and a range that goes on beyond the window does not fade at its edge
     reader.js("w.setRange(5e5, 2.5e6)")
     reader.settle()
-    assert "queued or running" in reader.js(WRITTEN)
+    assert "queued or running" in reader.written()
     last = row_pixels(reader, 3)
     assert len(np.unique(last[len(last) // 4, [2, -3]], axis=0)) == 1
-
-
-WRITTEN = """(async () => {
-  const said = [], plain = CanvasRenderingContext2D.prototype.fillText
-  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) { said.push(text); plain.call(this, text, ...place) }
-  v.plotView.request_paint()
-  v.minimap.request()
-  for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame)
-  CanvasRenderingContext2D.prototype.fillText = plain
-  return said
-})()"""
 
 
 def test_a_lane_of_which_no_more_than_its_name_is_seen_counts_as_one_below(read):
     reader = read(repartition_trace(), width=640, height=400)
     assert reader.js("w.canScroll")
-    assert any("1 of 2 streams" in text for text in reader.js(WRITTEN))
+    assert any("1 of 2 streams" in text for text in reader.written())
 
 
 def test_a_range_outside_the_capture_is_open_beside_one_whose_kernels_are_known(read):
@@ -175,7 +137,6 @@ NAMED = [("a", "gemm", 0, 50_000), ("a", "softmax", 50_000, 5_000), ("b", "gemm"
 def test_colour_tells_what_is_chosen_and_the_legend_follows(read):
     reader = read(named_trace())
     lead = reader.page.locator(".gsl-legend > .gsl-of").first
-    swatch = reader.page.locator(".gsl-legend .gsl-chip", has_text="softmax").locator(".gsl-swatch")
     assert lead.inner_text() == "hue: stream"
     # WHEN colour tells streams, a name on both is grey in the legend, and one of a single stream has its hue
     hues = [look_of(reader, name)[0] for name in ("softmax", "rope")]
@@ -192,15 +153,8 @@ def test_colour_tells_what_is_chosen_and_the_legend_follows(read):
     assert lead.inner_text() == "hue: name"
     assert len({look_of(reader, name)[0] for name in ("gemm", "softmax", "rope")}) == 3
     assert look_of(reader, "gemm")[0] == reader.js("w.tables.name_styles[w.tables.names.indexOf('gemm')][0]")
-    # WHEN it tells durations, the legend has a scale with its ends
-    choose(reader, "duration")
-    assert lead.inner_text().split() == ["duration:", "500", "ns", "50.0", "µs"]
-    assert swatch.count() == 0
-    place = "w.tables.palette.at(-1).indexOf(v.painter.looks.fills[argument])"
-    ends = [reader.js(place, 4 * hue + tint) for hue, tint in (look_of(reader, "rope"), look_of(reader, "gemm"))]
-    assert ends == [0, 6]
     # THEN what was chosen is kept, and written back
-    assert reader.js("w.kept.get('colour').read()") == "duration"
+    assert reader.js("w.kept.get('colour').read()") == "name"
     reader.js("w.kept.get('colour').write('stream')")
     reader.settle()
     assert lead.inner_text() == "hue: stream"
@@ -212,7 +166,7 @@ def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(
     reader = read(repartition_trace())
     assert reader.page.locator(".gsl-legend > .gsl-of").first.inner_text() == "hue: partition"
     reader.page.get_by_role("button", name="How the picture looks").click()
-    assert [text for text, _ in reader.js(COLOURS)] == ["partition", "stream", "name", "duration"]
+    assert [text for text, _ in reader.js(COLOURS)] == ["partition", "stream", "name"]
     assert dict(reader.js(COLOURS))["partition"]
     # Of each span: the hue that it has, and the one of the band that counts its SMs.
     pairs = reader.js(
@@ -221,22 +175,22 @@ def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(
     )
     assert {own for own, _ in pairs} == {0, 1, 6}  # those before the SMs were shared out ran on the whole card
     assert all(own == band for own, band in pairs)
-    # THEN its names have it in the legend, also where lanes are not grouped by partition, or pinned
+    # THEN its names have it in the legend, also where lanes are pinned
     fill = """[...document.querySelectorAll('.gsl-chip')].find(chip => chip.textContent.includes(argument))
       .querySelector('.gsl-swatch').style.getPropertyValue('--gsl-fill')"""
     looks = {name: look_of(reader, name) for name in ("gemm", "attention")}
     own = {
         name: reader.js("w.tables.palette[argument[0]][argument[1]]", [hue, looks[name][1]]) for hue, name in enumerate(looks)
     }
-    for change in ({}, {"groupBy": "none"}, {"groupBy": "device"}):
-        reader.js("(w.arrange(argument), w.setIn('pinned', 'decode', true))", change)
+    for is_pinned in (False, True):
+        reader.js("w.setIn('pinned', 'decode', argument)", is_pinned)
         reader.settle()
         assert {name: reader.js(fill, name) for name in own} == own
         assert reader.page.locator(".gsl-legend > .gsl-of").first.inner_text() == "hue: partition"
-    reader.js("w.arrange({groupBy: 'partition', pinned: new Set()})")
+    reader.js("w.arrange({pinned: new Set()})")
     reader.settle()
     assert reader.js("w.planned.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
-    band = pixels(reader, [4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])
+    band = reader.pixels([4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])
     assert band[0, 0, :3].tolist() == rgb("#56b4e9")
 
 
@@ -251,7 +205,7 @@ def has_hatch(reader):
           return [x, w.pxAt(row.end[0]) - x, w.yAt(top), w.yAt(bottom)] })()""",
         code,
     )
-    seen = pixels(reader, [left + width * 0.6, top + 3, width * 0.3, bottom - top - 6])[..., :3]
+    seen = reader.pixels([left + width * 0.6, top + 3, width * 0.3, bottom - top - 6])[..., :3]
     return len(np.unique(seen.reshape(-1, 3), axis=0)) > 1
 
 
@@ -357,18 +311,6 @@ def hex_of(colour):
     return "#" + "".join(f"{int(part):02x}" for part in colour)
 
 
-# ---- arrows
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_arrows_stand_out_from_the_paper_and_those_that_point_at_each_other_do_not_merge(read, scheme):
-    reader = read(make_trace([("a", "x", 0, 100), ("b", "y", 500, 600)], edges=[(0, 1)]), color_scheme=scheme)
-    assert contrast(*reader.js("[v.theme.rim, v.theme.paper]")) >= 3
-    for gap in range(-12, 13):
-        # WHEN "b" waits for "a", and "a" for "b" so many px later
-        assert pieces(reader, gap) == 2, gap
-
-
 def contrast(one, other):
     def luminance(colour):
         channels = np.array(rgb(colour)) / 255
@@ -376,37 +318,3 @@ def contrast(one, other):
 
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
-
-
-def pieces(reader, gap):
-    """Into how many pieces the ink falls of the heads of an arrow down and one up between two neighbours, so many px apart."""
-    width, height, ink = reader.js(
-        """(() => {
-          const canvas = Object.assign(document.createElement("canvas"), {width: w.frame.right, height: w.frame.bottom})
-          const ctx = canvas.getContext("2d"), at = (w.x0 + w.x1) / 2, then = at + argument * w.nsPerPx, none = [-1, -1]
-          const edges = {x0: [at, then], x1: [at, then], row0: [0, 1], row1: [1, 0], place0: none,
-            place1: none, told: [0, 0], length: 2}
-          ctx.stroke = () => {} // Heads alone.
-          const store = Object.assign(Object.create(s), {edges, filter: null}), view = Object.assign(Object.create(w), {store})
-          gpustreamlab.paintEdges(ctx, {view, theme: v.theme})
-          const top = Math.floor(w.yAt(w.tables.rows[0].bottom)) - 1, bottom = Math.ceil(w.yAt(w.tables.rows[1].top)) + 1
-          const left = Math.round(w.pxAt(at)) - 40, image = ctx.getImageData(left, top, 80, bottom - top)
-          const ink = Array.from({length: image.width * image.height}, (_, at) => Number(image.data[4 * at + 3] > 60))
-          return [image.width, image.height, ink.join("")]
-        })()""",
-        gap,
-    )
-    return count_pieces(np.frombuffer(ink.encode(), np.uint8).reshape(height, width) == ord("1"))
-
-
-def count_pieces(ink):
-    left, found = set(map(tuple, np.argwhere(ink).tolist())), 0
-    while left:
-        found += 1
-        edge = [left.pop()]
-        while edge:
-            y, x = edge.pop()
-            near = {(y + dy, x + dx) for dy, dx in itertools.product((-1, 0, 1), repeat=2)} & left
-            left -= near
-            edge += near
-    return found

@@ -9,24 +9,11 @@ import pytest
 
 from gpustreamlab.draw import WORK_DEFAULTS, columns_of
 from gpustreamlab.model import Counters, Lane, WorkDetail
-from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
+from tests.helpers.engine import make_columns, pack, random_columns, take
 from tests.helpers.kernel_traces import MS, US, kernel_trace, make_kernel_trace
-from tests.helpers.reader import open_readers
 from tests.helpers.traces import make_trace
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
-
-
-@pytest.fixture(scope="module")
-def engine(chromium):
-    with engine_page(chromium) as page:
-        yield page
 
 
 def tip_facts(reader):
@@ -150,13 +137,9 @@ def test_of_calls_that_start_together_the_one_that_launched_is_named(read):
 
 def test_of_a_launch_the_arrow_the_call_and_the_way_back_are_shown(read):
     reader = read(kernel_trace())
-    count = """(() => { let heads = 0; const plain = Path2D.prototype.closePath
-      Path2D.prototype.closePath = function () { heads++; plain.call(this) }
-      gpustreamlab.paintOwnLaunches(document.createElement("canvas").getContext("2d"), v.painter)
-      Path2D.prototype.closePath = plain; return heads })()"""
-    assert reader.js(count) == 0
+    assert reader.arrows("paintOwnLaunches") == [0]
     reader.hover("softmax")
-    assert reader.js(count) == 1
+    assert reader.arrows("paintOwnLaunches") == [1]
     reader.click("gemm_bf16")
     details = reader.page.locator(".gsl-details")
     assert "Launched by" in details.inner_text()
@@ -185,20 +168,10 @@ def test_long_names_are_whole_in_the_panel_and_cut_in_the_tip(read):
 def test_the_corner_of_a_stray_is_painted(read):
     reader = read(kernel_trace(), device_scale_factor=2)
     code = reader.js("w.tables.rows.findIndex(row => w.tables.lanes[row.lane].name === 'torch stream 13')")
-    left, top, right, _ = reader.span_box(code, 0)
-    found = reader.js(
-        """(() => {
-          const {primary: {canvas}, pixel_ratio: ratio} = v.plotView.canvas_view, box = v.figureElement.getBoundingClientRect()
-          const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
-          const ctx = copy.getContext("2d", {willReadFrequently: true})
-          ctx.drawImage(canvas, 0, 0)
-          const [x, y] = [argument[0] - box.left, argument[1] - box.top].map(place => Math.round(place * ratio))
-          return [...ctx.getImageData(x, y, 1, 1).data].slice(0, 3)
-        })()""",
-        [right - 3, top + 2.5],
-    )
-    assert right > left
-    assert np.abs(np.array(found) - [196, 13, 46]).max() < 30
+    _, top, right, _ = reader.span_box(code, 0)
+    left, above, _, _ = reader.box("figure")
+    found = reader.pixels([right - 3 - left, top + 2.5 - above, 0, 0])[0, 0, :3]
+    assert np.abs(found - [196, 13, 46]).max() < 30
 
 
 def test_strays_are_found_by_their_chip_and_calls_hidden_by_what_they_are_for(read):
@@ -225,36 +198,29 @@ def test_windows_of_capture_have_a_strip_where_something_is_left_out(read):
     assert partly.js("w.parts.strips.map(strip => strip.kind)") == ["sms", "capture"]
 
 
-ARROWS = """(() => { let heads = 0; const plain = Path2D.prototype.closePath
-  Path2D.prototype.closePath = function () { heads++; plain.call(this) }
-  gpustreamlab.paintEdges(document.createElement("canvas").getContext("2d"), v.painter)
-  Path2D.prototype.closePath = plain; return heads })()"""
-
-
 def test_a_wait_is_drawn_once_between_work_or_between_ranges_where_work_is_hidden(read):
     reader = read(kernel_trace())
     # One of each step: the upload of the batch holds up its matrix product.
-    assert (reader.js("s.edges.length"), reader.js(ARROWS)) == (8, 4)
+    assert (reader.js("s.edges.length"), reader.arrows()[0]) == (8, 4)
     for label in ("kernel", "copy"):
         reader.click_chip(label)
         reader.settle()
-        assert reader.js(ARROWS) == 4
+        assert reader.arrows()[0] == 4
     reader.click_chip("range")
     reader.settle()
-    assert reader.js(ARROWS) == 0
+    assert reader.arrows()[0] == 0
 
 
 def test_of_many_arrows_those_of_the_span_under_the_pointer_are_drawn_until_few_are_in_view(read):
     count = 400
     spans = [(lane, "x", 100 * k + at, 100 * k + at + 20) for k in range(count) for lane, at in (("a", 0), ("b", 40))]
     reader = read(make_kernel_trace(spans, edges=[(2 * k, 2 * k + 1) for k in range(count)]))
-    own = ARROWS.replace("paintEdges", "paintOwnEdges")
-    assert (reader.js(ARROWS), reader.js("v.painter.hiddenEdges"), reader.js(own)) == (0, count, 0)
+    assert (*reader.arrows(), reader.js("v.painter.hiddenEdges")) == (0, 0, count)
     reader.js("w.set('hovered', {row: 0, index: 7})")
-    assert reader.js(own) == 1
+    assert reader.arrows()[1] == 1
     reader.js("w.setRange(0, 1_500)")
     reader.settle()
-    assert (reader.js(ARROWS), reader.js("v.painter.hiddenEdges")) == (15, 0)
+    assert (reader.arrows()[0], reader.js("v.painter.hiddenEdges")) == (15, 0)
 
 
 def test_memory_is_folded_until_it_is_asked_for(read):
@@ -294,23 +260,12 @@ def test_even_kernels_have_no_stripes(read, count, ratio):
     reader = read(
         make_kernel_trace([("a", "spin", 4_000 * k, 4_000 * k + 1_000) for k in range(count)]), device_scale_factor=ratio
     )
-    heights = reader.js(
-        """(() => {
-          const {primary: {canvas}, pixel_ratio: ratio} = v.plotView.canvas_view, {top, bottom} = w.tables.rows[0]
-          const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
-          const ctx = copy.getContext("2d", {willReadFrequently: true})
-          ctx.drawImage(canvas, 0, 0)
-          const [left, right] = [s.firstNs, s.lastNs].map(time => Math.round(w.pxAt(time) * ratio))
-          const from = Math.round(w.yAt(top) * ratio), to = Math.round(w.yAt(bottom) * ratio), width = right - left - 16
-          const {data} = ctx.getImageData(left + 8, from, width, to - from), fill = w.tables.palette[0][0]
-          const rgb = [1, 3, 5].map(place => parseInt(fill.slice(place, place + 2), 16))
-          const isFill = at => rgb.every((value, place) => data[4 * at + place] === value)
-          // How high each column of px is filled, from below, as a share.
-          const rows = Array.from({length: to - from}, (_, y) => y)
-          const high = x => rows.filter(y => isFill(y * width + x)).length / rows.length
-          return Array.from({length: width}, (_, x) => high(x))
-        })()"""
+    left, right, top, bottom = reader.js(
+        "[w.pxAt(s.firstNs), w.pxAt(s.lastNs), w.yAt(w.tables.rows[0].top), w.yAt(w.tables.rows[0].bottom)]"
     )
+    # How high each column of px is filled, from below, as a share.
+    fill = [int(reader.js("w.tables.palette[0][0]")[place : place + 2], 16) for place in (1, 3, 5)]
+    heights = (reader.pixels([left + 8, top, right - left - 16, bottom - top])[..., :3] == fill).all(axis=2).mean(axis=0)
     # One of 4 parts of the time is busy, everywhere alike.
     assert np.ptp(heights) == 0
     assert heights[0] == pytest.approx(0.25, abs=0.05)

@@ -1,16 +1,13 @@
-"""Room and lanes: what is in view at which size; how lanes are folded, pinned, hidden, moved and grouped; what fingers do."""
+"""Room and lanes: what is in view at which size; how lanes are folded, pinned and hidden; what fingers do."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 
 import pytest
 
-from gpustreamlab.model import Device
-from tests.helpers.kernel_traces import kernel_trace, random_kernel_trace
-from tests.helpers.reader import open_readers
+from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
     MS,
     empty_trace,
@@ -25,13 +22,6 @@ from tests.helpers.traces import (
 pytestmark = pytest.mark.browser
 
 NAMES = "w.laneOrder.map(code => w.tables.lanes[code].name)"
-
-
-@pytest.fixture
-def read(windows, tmp_path):
-    """Return a function that opens a trace's page and returns its reader; console errors fail the test at its end."""
-    with open_readers(windows, tmp_path) as open_one:
-        yield open_one
 
 
 def name_place(reader, lane):
@@ -104,11 +94,13 @@ def test_axis_strips_and_overview_are_above_the_fold(read, trace):
         assert reader.page.evaluate("document.documentElement.scrollHeight") <= 768
 
 
-@pytest.mark.parametrize("width", [390, 700, 1200])
-def test_nothing_is_wider_than_the_window(read, width):
+def test_nothing_is_wider_than_the_window(read):
     for trace in (kernel_trace(), random_trace(2_000, 100)):
-        reader = read(trace, width=width, height=800)
-        assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
+        reader = read(trace, height=800)
+        for width in (390, 700, 1200):
+            reader.page.set_viewport_size({"width": width, "height": 800})
+            reader.settle()
+            assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_axis_of_a_phone_has_few_labels(read):
@@ -139,28 +131,6 @@ def test_few_lanes_fill_the_room_and_many_scroll(read):
     few.page.set_viewport_size({"width": 1200, "height": 2_000})
     highest = "Math.max(...gslViewer.view.tables.rows.map(row => row.bottom - row.top))"
     few.page.wait_for_function(f"Math.abs({highest} - 96) <= 1")
-
-
-def test_the_height_of_lanes_can_be_chosen(read):
-    reader = read(lanes_trace(30), height=900)
-    height = "w.tables.lanes[3].bottom - w.tables.lanes[3].top"
-    reader.press("v")
-    heights = []
-    for name in ("compact", "normal", "tall"):
-        reader.page.get_by_role("radio", name=name).check()
-        heights.append(reader.js(height))
-    assert heights == [pytest.approx(px) for px in (12, heights[1], 1.8 * heights[1])]
-    # THEN bars are found where they are drawn
-    reader.press("Escape")
-    reader.hover("x", 2)
-    assert "lane 2" in reader.tip()
-
-
-def test_a_stream_is_as_high_as_its_name_in_compact_lanes(read):
-    reader = read(random_kernel_trace(4_000, 100, has_host=False), width=1366, height=768)
-    reader.press("v")
-    reader.page.get_by_role("radio", name="compact").check()
-    assert reader.js("w.tables.lanes.map(lane => lane.bottom - lane.top)") == pytest.approx([12] * 100)
 
 
 def test_threads_of_the_host_are_lower_than_streams_until_they_are_alone(read):
@@ -197,7 +167,7 @@ def test_what_a_search_goes_to_stays_in_view_when_its_details_open(read):
     for text in ("lane 77", "lane 12", "lane 93"):
         reader.search(text)
         reader.page.locator(".gsl-search input").press("Enter")
-        reader.page.wait_for_timeout(300)
+        reader.settle()
         reader.settle()
         top, bottom, room = reader.js(
             "(row => [row.top - w.scrollPx, row.bottom - w.scrollPx, w.lanesPx])(w.tables.rows[w.pinned.row])"
@@ -221,8 +191,6 @@ def test_the_tip_follows_lanes_that_scroll_below_a_pointer_at_rest(read):
     reader.settle()
     assert "lane 2" not in (reader.tip() or "")
 
-
-# ---- the strip
 
 # ---- the strip
 
@@ -257,15 +225,15 @@ def test_the_overview_is_the_strip_of_busy_streams_over_the_time_of_the_axis(rea
 # ---- scrolling
 
 
-def test_seventy_notches_of_the_wheel_scroll_the_page_and_none_is_swallowed(read):
+def test_many_notches_of_the_wheel_scroll_the_page_and_none_is_swallowed(read):
     reader = read(random_trace(2_000, 100), height=700)
     reader.page.evaluate("document.body.style.paddingBottom = '9000px'")
     reader.page.mouse.move(*reader.at(reader.window()[1] / 2, 100))
     window = reader.window()
-    for notch in range(1, 71):
+    for _ in range(20):
         reader.page.mouse.wheel(0, 100)
         # The pointer stays over the picture: the picture is scrolled back under it.
-        reader.page.wait_for_function("argument => scrollY === argument", arg=100 if notch else 0)
+        reader.page.wait_for_function("argument => scrollY === argument", arg=100)
         reader.page.evaluate("scrollTo(0, 0)")
     assert reader.window() == window
     assert reader.js("w.scrollPx") == 0
@@ -331,15 +299,6 @@ def test_one_finger_scrolls_the_page_or_moves_time_and_two_zoom(read):
     assert reader.window()[1] - reader.window()[0] == pytest.approx(end - start)
 
 
-def test_alt_and_drag_zooms_to_what_it_encloses(read):
-    reader = read(pipeline_trace())
-    reader.page.keyboard.down("Alt")
-    reader.drag(reader.at(2 * MS, 40), reader.at(3 * MS, 60))
-    reader.page.keyboard.up("Alt")
-    assert reader.window() == [pytest.approx(2 * MS, abs=2e4), pytest.approx(3 * MS, abs=2e4)]
-    assert reader.js("w.selection") is None
-
-
 # ---- lanes
 
 
@@ -375,31 +334,6 @@ def test_lanes_are_folded_pinned_and_hidden_in_their_sheet(read):
     reader.page.locator(".gsl-search input").fill('stream:"lane 3"')
     reader.js("w.show(argument, 0)", row)
     assert "lane 3" in reader.js(NAMES)
-
-
-def test_lanes_are_moved_by_drag_and_by_keys_and_it_is_said(read):
-    reader = read(lanes_trace())
-    assert reader.js(NAMES) == [f"lane {k}" for k in range(6)]
-    x, y = name_place(reader, "lane 4")
-    reader.drag(name_place(reader, "lane 1"), (x, y + 3))  # past its middle
-    assert reader.js(NAMES) == [f"lane {k}" for k in (0, 2, 3, 4, 1, 5)]
-    assert reader.window() == pytest.approx(reader.js("(({ start, end }) => [start, end])(w.fullRange())"))
-    x, y = name_place(reader, "lane 0")
-    reader.drag(name_place(reader, "lane 5"), (x, y - 3))
-    assert reader.js(NAMES) == [f"lane {k}" for k in (5, 0, 2, 3, 4, 1)]
-    reader.click("x", 2)
-    reader.press("Alt+ArrowUp", "Alt+ArrowUp")
-    assert reader.js(NAMES)[0] == "lane 2"
-    assert reader.page.locator(".gsl-status").inner_text() == "lane 2, lane 1 of 6"
-    reader.press("Alt+ArrowUp", "Alt+ArrowDown")
-    assert reader.js(NAMES)[:2] == ["lane 5", "lane 2"]
-    # WHEN lanes come later, as in a live view, they are last, and none moves
-    tables = "{ ...w.planned, lanes: [...w.planned.lanes, { ...w.planned.lanes[0], name: 'new', top: -1, bottom: 0 }] }"
-    reader.js(f"(w.setTables({tables}), 0)")
-    assert reader.js(NAMES) == [*(f"lane {k}" for k in (5, 2, 0, 3, 4, 1)), "new"]
-    reader.press("v")
-    reader.page.get_by_role("button", name="Order of first work").click()
-    assert reader.js(NAMES)[1:] == [f"lane {k}" for k in range(6)]
 
 
 def test_a_lane_is_reached_and_told_by_keys_alone(read):
@@ -438,29 +372,6 @@ def test_a_group_is_folded_by_a_click_on_its_name_and_opens_for_what_is_looked_f
     assert reader.js("w.tables.groups[0].label") == group["label"]
 
 
-def test_lanes_are_grouped_by_partition_by_host_by_device_by_thread_or_not_at_all(read):
-    trace = partition_trace()
-    cards = tuple(Device(name="H200", ordinal=place, host=f"node-{'ab'[place]}", sm_count=132) for place in range(2))
-    lanes = tuple(replace(lane, device=place % 2) for place, lane in enumerate(trace.lanes))
-    trace = replace(trace, lanes=lanes, metadata=replace(trace.metadata, devices=cards))
-    reader = read(trace)
-    labels = "w.tables.groups.map(group => group.label)"
-    plain = reader.js(labels)
-    reader.press("v")
-    seen = {}
-    for way in ("host", "device", "none", "partition"):
-        reader.page.get_by_role("group", name="groups").get_by_role("radio", name=way).check()
-        seen[way] = reader.js(labels)
-    assert sorted(seen["host"]) == ["node-a", "node-b"]
-    assert sorted(seen["device"]) == ["node-a / device 0", "node-b / device 1"]
-    assert (seen["none"], seen["partition"]) == ([], plain)
-    assert all(label.startswith(("node-a / GPU 0 · ", "node-b / GPU 1 · ")) for label in plain)
-    # WHEN there is one host, device and thread, none is offered
-    reader = read(lanes_trace())
-    reader.press("v")
-    assert reader.page.get_by_role("radio", name=re.compile("host|device|thread")).count() == 0
-
-
 def test_every_name_band_and_strip_tells_itself_in_full(read):
     name = "a stream whose name is far too long for the room beside the bars"
     reader = read(make_trace([(name, "x", 0, 100), ("b", "y", 0, 100)]))
@@ -489,13 +400,9 @@ def test_what_was_chosen_of_lanes_is_kept_and_comes_back(read):
     keep = "w.kept.get('lanes').read()"
     assert reader.js(keep) is None
     first, second = reader.js(NAMES)[:2]
-    reader.js(
-        "(w.setIn('pinned', argument[1], true), w.setIn('hidden', argument[0], true), w.arrange({ density: 'tall' }))",
-        [first, second],
-    )
+    reader.js("(w.setIn('pinned', argument[1], true), w.setIn('hidden', argument[0], true))", [first, second])
     kept = reader.js(keep)
     other = read(partition_trace())
     other.js("w.kept.get('lanes').write(argument)", kept)
     assert other.js(NAMES) == reader.js(NAMES) != [first, second]
     assert other.js(keep) == kept
-    assert other.js("w.layout.density") == "tall"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpustreamlab import Session, workloads
-from gpustreamlab.notebook.partitioner import Partitioner
 from tests.browser.test_partitioner import SHOW_ALONE
 from tests.helpers.legibility import findings, listen_to
 from tests.helpers.pages import clear, page_of
@@ -14,7 +13,7 @@ from tests.helpers.traces import empty_trace, many_partitions_trace, one_lane_tr
 
 pytestmark = pytest.mark.browser
 
-SIZES = {1366: 768, 1200: 800, 700: 900, 390: 844}
+SIZES = {1366: 768, 700: 900, 390: 844}
 LOOKS = {
     "light": {"color_scheme": "light", "forced_colors": "none"},
     "dark": {"color_scheme": "dark", "forced_colors": "none"},
@@ -78,10 +77,11 @@ def pin(reader):
 
 STEPS = {
     "search": lambda reader: reader.search("gemm"),
-    "search without a hit": lambda reader: reader.search("nothing of this name"),
+    "search without a hit": lambda reader: (reader.search("nothing of this name"), reader.press("End")),
     "help": lambda reader: reader.press("?"),
     "View": lambda reader: reader.press("v"),
     "pinned": pin,
+    "a reason": lambda reader: reader.press("y"),
     "totals": lambda reader: reader.press("t"),
     "sheet about the recording": lambda reader: reader.page.locator(".gsl-about-button").click(),
 }
@@ -140,7 +140,7 @@ def test_the_partitioner_can_be_read_and_pressed(heard, typed):
         session.partition(prefill=40, decode=24)
         session.stream("decode", partition="decode")
         session.partitions.verify()
-        widget = Partitioner(session)
+        widget = session.partitions.widget()
         if typed:
             action = {"do": "set_request", "key": 0, "text": typed}
             widget._handle_custom_msg({"action": action, "seq": 1, "client": "page"}, [])

@@ -109,8 +109,8 @@ def test_the_wheel_scrolls_the_notebook_past_a_timeline(open_lab):
     reach = lab.page.evaluate("gslBook.scrollHeight - gslBook.clientHeight")
     # WHEN the wheel turns while the live view and then the picture (a frame) come under the pointer
     lab.page.mouse.move((left + right) / 2, 500)
-    for _ in range(reach // 50 + 2):
-        lab.page.mouse.wheel(0, 50)
+    for _ in range(reach // 150 + 2):
+        lab.page.mouse.wheel(0, 150)
         lab.page.wait_for_timeout(30)
 
     assert reach > 700
@@ -137,10 +137,9 @@ def g(): spin(lab, 20_000, blocks=64)
 """
 
 
-def test_a_tuning_beside_an_open_view_leaves_nothing_in_it(open_lab):
-    lab = open_lab(START, SHOW)
+def test_a_tuning_beside_an_open_view_leaves_nothing_in_it(lab):
     lab.kernel("work(3)")
-    lab.run_scratch(TUNED)
+    lab.kernel(TUNED)
     lab.kernel("work(2)")
     lab.wait_until(f"live.feed.store.spanCount === {5 * SPANS_A_STEP}")
     assert lab.recorded() == 5 * SPANS_A_STEP
@@ -155,7 +154,6 @@ def test_a_tuning_beside_an_open_view_leaves_nothing_in_it(open_lab):
     lab.command("notebook:create-output-view")
     lab.wait_for_views(2)
     assert lab.spans(view=1) == 5 * SPANS_A_STEP
-    assert lab.errors == []
 
 
 GIVE_UP = """() => {
@@ -250,16 +248,14 @@ INK_OF_ROWS = """(image, [top, bottom]) => {
 }"""
 
 
-@pytest.mark.parametrize("is_in_front", [True, False], ids=["in front", "behind another tab"])
-def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_lab, server, request, is_in_front):
+def test_a_notebook_saved_behind_another_tab_with_its_session_open_keeps_the_newest_picture(open_lab, server, request):
     lab = open_lab(START, SHOW, *["'more'"] * 30)
     lab.kernel("work(5)")
     lab.wait_until(f"live.feed.store.spanCount === {5 * SPANS_A_STEP}")
     bottom_px = round(lab.ask("live.viewer.view.frame.bottom"))
     # GIVEN work that came while the view was out of sight
     lab.page.evaluate(f"() => {{ const book = document.querySelector('{SCROLLED}'); book.scrollTop = book.scrollHeight }}")
-    if not is_in_front:
-        lab.command("launcher:create")
+    lab.command("launcher:create")
     lab.kernel("with lab.on('decode', 'late work'): spin(lab, 1_000_000)\nlab.synchronize()")
     lab.wait_for_told(5 * SPANS_A_STEP + 1)
     # WHEN the notebook is saved, its kernel ended, and it is opened again with another
@@ -271,7 +267,7 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     # THEN the picture is there, with all that was recorded
     picture = lab.page.locator(".jp-OutputArea img.gsl-kept")
     picture.wait_for()
-    lab.keep(f"live-saved-open-{is_in_front}")
+    lab.keep("live-saved-open")
     output = picture.get_attribute("alt")
     assert "model not found" not in lab.page.locator(".jp-Notebook").inner_text()
     assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in output
@@ -300,29 +296,6 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     lab.page.wait_for_selector(".jp-OutputArea iframe[title=Timeline]")
     lab.command("docmanager:save")
     assert "kept_by" not in (server.folder / name).read_text()
-
-
-LATENCY = """
-import pandas as pd
-KIND = "simulated"
-latency = pd.DataFrame({"p50, us": {"alone": 50.0, "plain": 900.0}, "p99, us": {"alone": 60.0, "plain": 990.0}})
-"""
-
-
-def test_the_chart_of_the_lesson_on_partitions_is_drawn_again_in_a_saved_notebook(open_lab, server, request):
-    cells = ["".join(cell["source"]) for cell in json.loads(LESSON.read_text())["cells"]]
-    lab = open_lab(LATENCY, next(cell for cell in cells if "latency.loc" in cell and "hbar" in cell), is_shown=False)
-    lab.page.wait_for_selector(".jp-OutputArea-output:not(.jp-RenderedText)")
-    lab.page.evaluate(f"async () => {{ await {PANEL}.context.save() }}")
-    lab.page.evaluate(f"async () => {{ await {PANEL}.sessionContext.shutdown() }}")
-    lab.errors.clear()
-    # WHEN it is opened again
-    lab.load(server.address(f"{request.node.name[:40]}.ipynb"))
-    # THEN the chart is painted, and nothing complains
-    lab.page.frame_locator("iframe[title=Chart]").locator(".bk-Figure").wait_for()
-    lab.page.wait_for_timeout(500)
-    lab.keep("chart-opened-again")
-    assert lab.errors == []
 
 
 def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_picture_follows(lab):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpustreamlab.draw import inline_html
+from gpustreamlab import Timeline
 from tests.helpers.traces import partition_trace, pipeline_trace
 
 pytestmark = pytest.mark.browser
@@ -16,7 +16,8 @@ def show(tmp_path, chromium):
 
     def show_it(trace, *, light="true", javascript=True):
         path = tmp_path / "notebook.html"
-        body = f'<body data-jp-theme-light="{light}">{inline_html(trace)}{inline_html(trace)}</body>'
+        form = Timeline(trace)._repr_mimebundle_()["text/html"]
+        body = f'<body data-jp-theme-light="{light}">{form}{form}</body>'
         path.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{body}", encoding="utf-8")
         context = chromium.new_context(viewport={"width": 900, "height": 900}, java_script_enabled=javascript)
         contexts.append(context)

@@ -8,19 +8,16 @@ from contextlib import contextmanager
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.draw import partition_style
-from gpustreamlab.notebook.partitioner import Partitioner
 from tests.helpers.jupyter import NotebookPage
 
 pytestmark = pytest.mark.browser
 
 START = """
 import gpustreamlab as gsl
-from gpustreamlab.notebook.partitioner import Partitioner
 lab = gsl.Session("sim")
 lab.partition(prefill=96, decode=36)
 lab.stream("decode", partition="decode")
-widget = Partitioner(lab)
+widget = lab.partitions.widget()
 widget
 """
 AGAIN = "widget"
@@ -227,12 +224,12 @@ def test_a_size_that_is_no_number_leaves_the_card_as_it_was_and_is_explained_bel
 def test_a_partition_keeps_its_letter_and_colour_while_others_come_and_go(lab):
     rows = lab.view().locator(".gsl-rows tbody")
     before = rows.evaluate_all(LOOKS)
-    assert before == {"prefill": ["A", partition_style(0).fill], "decode": ["B", partition_style(1).fill]}
+    assert before == {"prefill": ["A", "#56b4e9"], "decode": ["B", "#e69f00"]}
     lab.view().locator(".gsl-add").click()
     lab.wait_for_sms(48)
     grown = rows.evaluate_all(LOOKS)
     assert {name: grown[name] for name in before} == before
-    assert grown["part1"] == ["C", partition_style(2).fill]
+    assert grown["part1"] == ["C", "#009e73"]
     lab.view().locator(".gsl-remove").first.click()
     lab.wait("() => document.querySelectorAll('.gsl-part')[0].querySelectorAll('.gsl-rows tbody').length === 2")
     assert rows.evaluate_all(LOOKS) == {name: look for name, look in grown.items() if name != "prefill"}
@@ -286,8 +283,9 @@ def show_alone(chromium):
     def show_it(session, width):
         contexts.append(chromium.new_context(viewport={"width": width, "height": 800}))
         page = contexts[-1].new_page()
-        page.set_content(f"<!doctype html><style>{Partitioner._css}</style>")
-        page.evaluate(SHOW_ALONE, [Partitioner._esm, dict(Partitioner(session).view)])
+        widget = session.partitions.widget()
+        page.set_content(f"<!doctype html><style>{widget._css}</style>")
+        page.evaluate(SHOW_ALONE, [widget._esm, dict(widget.view)])
         return page
 
     yield show_it
@@ -349,7 +347,9 @@ def test_a_closed_session_and_a_lost_kernel_are_said(opened):
     opened.page.mouse.move(5, 5)
     opened.view().locator(".gsl-head").hover()
     opened.wait_for_text(".gsl-obstacle", "The session is closed", view=1)
-    opened.kernel("lab = gsl.Session('sim'); lab.partition(prefill=96, decode=36); widget.close(); widget = Partitioner(lab)")
+    opened.kernel(
+        "lab = gsl.Session('sim'); lab.partition(prefill=96, decode=36); widget.close(); widget = lab.partitions.widget()"
+    )
     opened.command("notebook:run-all-cells")
     opened.view(1).locator(".gsl-handle").first.wait_for()
     opened.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }")

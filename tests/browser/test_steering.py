@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from gpustreamlab.analysis import overlap
 from tests.helpers.kernel_traces import kernel_trace
-from tests.helpers.reader import open_readers
 from tests.helpers.traces import (
-    EVIL_NAME,
     MS,
     make_trace,
     nested_trace,
@@ -20,12 +17,6 @@ from tests.helpers.traces import (
 )
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def read(windows, tmp_path):
-    with open_readers(windows, tmp_path) as function:
-        yield function
 
 
 # ---- keys
@@ -225,7 +216,7 @@ def test_shift_drag_sums_up_a_window_and_moves_nothing(read):
     assert "Selected 4.00 ms" in reader.text("selection")
 
 
-def test_drags_select_with_shift_over_strips_or_as_the_menu_says(read):
+def test_drags_select_with_shift_over_strips_too(read):
     reader = read(partition_trace())
     before = reader.window()
     strips = reader.js("w.parts.strips.map(({ top, bottom }) => (top + bottom) / 2)")
@@ -242,14 +233,6 @@ def test_drags_select_with_shift_over_strips_or_as_the_menu_says(read):
     tables = _tables(reader)
     assert [row[0] for row in tables["Streams"]] == ["kv"]
     assert tables["Overlap"] == [["kv + decode", "300 µs", "60%"]]
-    reader.page.get_by_role("button", name="How the picture looks").click()
-    reader.page.get_by_role("radio", name="selects").check()
-    reader.press("Escape")
-    _, top, _, bottom = reader.frame()
-    reader.drag((reader.at(1 * MS)[0], top + 3), (reader.at(3 * MS)[0], bottom - 3))
-    assert reader.js("w.selection.start") == pytest.approx(1 * MS, abs=10_000)
-    assert reader.js("w.selection.end") == pytest.approx(3 * MS, abs=10_000)
-    assert "Selected 2.0" in reader.text("selection")
 
 
 def test_totals_are_those_of_the_overlap(read):
@@ -284,35 +267,6 @@ def test_totals_are_those_of_the_overlap(read):
         ["h2d *", "30", "300 ns", "10 ns", "10 ns", "100%"],
         ["gemm 1", "1", "150 ns", "150 ns", "150 ns", "50%"],
     ]
-
-
-def test_filter_expression_gives_the_selected_spans(read):
-    trace = partition_trace()
-    reader = read(trace, permissions=["clipboard-read", "clipboard-write"])
-    _select(reader, 2 * MS, 6 * MS, "gemm", "attention")
-    start, end = reader.js("[w.selection.start, w.selection.end]")
-    frame = _copied_frame(reader, trace)
-    lane = np.array([trace.lanes[code].name for code in trace.lane])
-    wanted = (trace.end_ns >= np.floor(start)) & (trace.start_ns <= np.ceil(end)) & (lane != "logging")
-    assert frame.index.tolist() == np.flatnonzero(wanted).tolist()
-    assert 0 < len(frame) < len(trace)
-
-
-def test_filter_expression_is_exact_and_quotes_hostile_names(read):
-    zero_ns = 1_700_000_000_123_456_789
-    evil = "a\"b\\c'] | True #\n\u2028\U0001f600" + EVIL_NAME + "x" * 300
-    spans = [
-        (evil, "x", zero_ns, zero_ns + 10),
-        ("other", "y", zero_ns + 11, zero_ns + 30),
-        (evil, "z", zero_ns + 40, zero_ns + 50),
-    ]
-    trace = make_trace(spans)
-    reader = read(trace)
-    reader.js("w.set('selection', { start: 0, end: 35, lanes: new Set([0]) })")
-    expression = reader.js("gpustreamlab.dataFrameFilter(w.tables, w.selection)")
-    assert str(zero_ns) in expression
-    assert str(zero_ns + 35) in expression
-    assert _evaluate(expression, trace).name.tolist() == ["x"]
 
 
 def test_selection_zooms_and_clears_by_button_and_key(read):
@@ -458,7 +412,7 @@ def test_a_caption_of_the_legend_stands_beside_its_first_entry_at_every_width(re
     ):
         reader.js("w.set('colour', argument)", colour)
         seen = set()
-        for width in (*range(420, 1240, 40), 1_800, 2_400, 3_000):
+        for width in (*range(420, 1240, 160), 1_800, 3_000):
             reader.page.set_viewport_size({"width": width, "height": 800})
             reader.settle()
             found = reader.js(parts)
@@ -495,6 +449,8 @@ def test_legend_of_many_names_has_one_line_and_opens_the_rest(read, width):
 
 
 LIVE = """async () => {
+  // What is brought up to date every 2 s is so at once.
+  window.setTimeout = (plain => (action, ms, ...rest) => plain(action, Math.min(ms ?? 0, 50), ...rest))(window.setTimeout)
   const {Viewer, SpanStore, SpanBatch} = gpustreamlab, old = gslViewer, {tables} = old.view
   const place = old.element.parentElement, item = old.item, store = new SpanStore({})
   old.destroy()
@@ -659,18 +615,3 @@ def _tables(reader):
         _by(reader, kind)
         tables[kind] = _rows(reader)
     return tables
-
-
-def _copied_frame(reader, trace):
-    reader.page.get_by_role("button", name="Copy a pandas expression for these spans").click()
-    reader.page.wait_for_function("document.querySelector('.gsl-selection header').textContent.includes('Copied')")
-    return _evaluate(reader.page.evaluate("navigator.clipboard.readText()"), trace)
-
-
-def _evaluate(expression, trace):
-    class Lab:
-        pass
-
-    lab = Lab()
-    lab.trace = trace
-    return eval(expression, {"lab": lab})

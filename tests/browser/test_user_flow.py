@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from nbconvert import HTMLExporter
 
-from tests.helpers.jupyter import LabWindows, running_jupyter
 from tests.helpers.live_notebook import LiveNotebook
 from tests.helpers.reader import Reader
 
@@ -56,18 +55,6 @@ def work(steps, pause_s=0.0):
 """
 RANGES = ("batch", "filter", "statistics", "upload", "download")
 OF_A_DEAD_KERNEL = ("Canceled future for execute_request", "Error: widget model not found")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    # Below a prefix, as behind JupyterHub.
-    with running_jupyter(tmp_path_factory.mktemp("jupyter"), base_url="/user/ada/") as jupyter:
-        yield jupyter
-
-
-@pytest.fixture(scope="module")
-def lab_windows(chromium, server):
-    return LabWindows(chromium)
 
 
 @pytest.fixture

@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import contextmanager
+
+import numpy as np
 
 from tests.helpers.pages import draw, page_of
 from tests.helpers.windows import Heard
 
 LOAD_LIMIT_MS = 120_000
 """For pages of ten thousand lanes, on a machine that has other things to do."""
-SETTLED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))"
+SETTLED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 5))))"
 """Resolves once what was asked for by now is painted, however slow the machine is."""
+
+
+PIXELS = """(() => {
+  const {[argument[4]]: {canvas}, pixel_ratio: ratio} = v.plotView.canvas_view
+  const [x, y, width, height] = argument.slice(0, 4).map(px => Math.round(px * ratio))
+  // Of a copy: reading a canvas itself would change how the browser paints it.
+  const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
+  const ctx = copy.getContext("2d", {willReadFrequently: true})
+  ctx.drawImage(canvas, 0, 0)
+  const {data} = ctx.getImageData(x, y, Math.max(1, width), Math.max(1, height)), parts = []
+  for (let at = 0; at < data.length; at += 1 << 15) parts.push(String.fromCharCode(...data.subarray(at, at + (1 << 15))))
+  return [Math.max(1, width), Math.max(1, height), btoa(parts.join(""))]
+})()"""
+WRITTEN = """(async () => {
+  const said = [], plain = CanvasRenderingContext2D.prototype.fillText
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) { said.push(text); plain.call(this, text, ...place) }
+  v.plotView.request_paint()
+  v.minimap.request()
+  for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame)
+  CanvasRenderingContext2D.prototype.fillText = plain
+  return said
+})()"""
+HEADS = """argument.map(paint => {
+  let heads = 0
+  const plain = Path2D.prototype.closePath
+  Path2D.prototype.closePath = function () { heads++; plain.call(this) }
+  gpustreamlab[paint](document.createElement("canvas").getContext("2d"), v.painter)
+  Path2D.prototype.closePath = plain
+  return heads
+})"""
 
 
 class Reader(Heard):
@@ -42,6 +75,19 @@ class Reader(Heard):
         found = self.page.evaluate(expression)
         self.settle()
         return found
+
+    def pixels(self, box, layer="primary"):
+        """Return the painted colours of a box of the figure, in px: its left, top, width, height; shape (height, width, 4)."""
+        width, height, data = self.js(PIXELS, [*box, layer])
+        return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4).astype(int)
+
+    def written(self):
+        """Return what is written while the picture is painted anew."""
+        return self.js(WRITTEN)
+
+    def arrows(self, *paints):
+        """Return how many arrows are painted: of all, and of those of what is pinned or under the pointer."""
+        return self.js(HEADS, paints or ("paintEdges", "paintOwnEdges"))
 
     def box(self, part):
         """Return a part's left, top, width and height in px of the window."""
@@ -110,8 +156,7 @@ class Reader(Heard):
         self.settle()
 
     def search(self, text):
-        self.page.locator(".gsl-search input").fill(text)
-        self.page.wait_for_timeout(200)
+        self.js("v.commands.searchFor(argument)", text)
         self.settle()
 
     def tip(self):

@@ -9,7 +9,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import DeviceError
+from gpustreamlab.errors import DeviceError, StreamNotFoundError
 from tests.helpers import long_runs
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 

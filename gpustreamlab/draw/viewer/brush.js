@@ -93,7 +93,6 @@ export class Looks {
     this.lines = this.fills.map(fill => blend(fill, theme.ink, LINE))
     this.callHue = hueCount(tables) + 1
     this.blocked = tables.call_styles.findIndex(([label]) => label === "synchronise")
-    this.durations = this.by === "duration" ? durationsOf(view) : null
   }
 
   // The class of a call of the host, or -1. Those that blocked the host look as those do that are made to wait.
@@ -106,7 +105,6 @@ export class Looks {
   code(row, index) {
     const call = this.call(row, index)
     if (call >= 0) return (this.callHue + call) * TINTS
-    if (this.durations) return this.fills.length - 1 - Math.round((1 - shareOf(this.durations, row.end[index] - row.start[index])) * (this.tables.palette.at(-1).length - 1))
     const [hue, tint] = this.tables.name_styles[row.name[index]] ?? [this.callHue - 1, 0]
     return (this.by === "name" ? hue : spanHue(this.tables, this.by, row, index)) * TINTS + tint
   }
@@ -129,7 +127,7 @@ export class Looks {
 }
 
 // How many hues there are; behind them comes grey, then the calls.
-export const hueCount = ({palette, call_styles: calls}) => palette.length - 2 - calls.length
+export const hueCount = ({palette, call_styles: calls}) => palette.length - 1 - calls.length
 
 // What colour tells now: what was chosen, or partitions where there are any.
 export function colourBy({colour, planned}) {
@@ -148,22 +146,9 @@ function spanHue(tables, by, row, index) {
 
 export function laneHue(tables, by, lane) {
   const grey = hueCount(tables), {host, hue, place} = tables.lanes[lane]
-  if (host || by === "name" || by === "duration") return grey
+  if (host || by === "name") return grey
   return by === "stream" ? place % grey : hue ?? grey
 }
-
-// The shortest and the longest of what ran on streams, in ns.
-export function durationsOf({store, tables}) {
-  let least = Infinity, most = 1
-  const rows = tables.rows.map((_, code) => store.ownRow(code))
-  for (const row of rows.filter(({isPale, lane}) => !isPale && !tables.lanes[lane]?.host)) {
-    for (let i = 0; i < row.length; i++) { least = Math.min(least, row.busyAt(i)); most = Math.max(most, row.busyAt(i)) }
-  }
-  return [Math.max(1, Math.min(least, most)), most]
-}
-
-// Where a duration is between the shortest and the longest, by its logarithm.
-const shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1
 
 export const SHADES = 16, DIM_SHADE = 3
 export const openShade = ({isDark}) => isDark ? 6 : 3 // Of what is queued or running: nobody knows which.

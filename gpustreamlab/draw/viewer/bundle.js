@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 7a1a5f316b6d987d635d6731c2f7cda38e975cc39a713c79badca2a6c7df7573
+// Made by scripts/bundle_viewer.py. ac758cfef70b5bf41550f213e742bdab657fb24c16ff6bf28b43530f209d0287
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -25,13 +25,11 @@ var gpustreamlab = (() => {
     Row: () => Row,
     SpanBatch: () => SpanBatch,
     SpanStore: () => SpanStore,
-    TABLES_FORMAT: () => TABLES_FORMAT,
     View: () => View,
     Viewer: () => Viewer,
     binWidth: () => binWidth,
     boxOf: () => boxOf2,
     busyPeak: () => busyPeak,
-    dataFrameFilter: () => dataFrameFilter,
     endOfHit: () => endOfHit,
     formatCount: () => formatCount,
     formatNs: () => formatNs,
@@ -48,7 +46,6 @@ var gpustreamlab = (() => {
     signAt: () => signAt,
     timesOf: () => timesOf,
     totals: () => totals,
-    totalsExpression: () => totalsExpression,
     unpackColumns: () => unpackColumns,
     workWord: () => workWord,
     writeKept: () => writeKept
@@ -200,7 +197,6 @@ var gpustreamlab = (() => {
   var WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 };
   var WORK_COLUMNS = Object.keys(WORK_DEFAULTS);
   var TWO_TO_32 = 4294967296;
-  var COLUMNS_FORMAT = 3;
   var FROM_INDEX = 0;
   var FROM_RANK = 2;
   async function readBatch(manifest, bytes) {
@@ -215,14 +211,7 @@ var gpustreamlab = (() => {
       Object.assign(this, { runs, count: null, busy: null, edges: null }, columns);
     }
   };
-  function checkFormat(what, format, known) {
-    if (format === known) return;
-    throw new Error(
-      `${what} format ${format}, and the viewer here reads format ${known}: they are of two versions of gpustreamlab. Restart the kernel, reload the page, and save or show it again with one version.`
-    );
-  }
   function unpackColumns(manifest, bytes) {
-    checkFormat("These spans have", manifest.format, COLUMNS_FORMAT);
     const reader = new ColumnReader(manifest, bytes);
     let end = 0;
     const runs = manifest.runs.map(([row, count]) => [row, end, end += count]);
@@ -685,7 +674,6 @@ var gpustreamlab = (() => {
       this.lines = this.fills.map((fill) => blend(fill, theme.ink, LINE));
       this.callHue = hueCount(tables) + 1;
       this.blocked = tables.call_styles.findIndex(([label]) => label === "synchronise");
-      this.durations = this.by === "duration" ? durationsOf(view) : null;
     }
     // The class of a call of the host, or -1. Those that blocked the host look as those do that are made to wait.
     call(row, index) {
@@ -696,7 +684,6 @@ var gpustreamlab = (() => {
     code(row, index) {
       const call = this.call(row, index);
       if (call >= 0) return (this.callHue + call) * TINTS;
-      if (this.durations) return this.fills.length - 1 - Math.round((1 - shareOf(this.durations, row.end[index] - row.start[index])) * (this.tables.palette.at(-1).length - 1));
       const [hue, tint2] = this.tables.name_styles[row.name[index]] ?? [this.callHue - 1, 0];
       return (this.by === "name" ? hue : spanHue(this.tables, this.by, row, index)) * TINTS + tint2;
     }
@@ -715,7 +702,7 @@ var gpustreamlab = (() => {
       return calls[this.call(row, index)]?.[1] ?? (kinds[row.kind[index]] || names[row.name[index]]?.[2]);
     }
   };
-  var hueCount = ({ palette, call_styles: calls }) => palette.length - 2 - calls.length;
+  var hueCount = ({ palette, call_styles: calls }) => palette.length - 1 - calls.length;
   function colourBy({ colour, planned }) {
     const isSplit = hasPartitions(planned);
     return colour && (colour !== "partition" || isSplit) ? colour : isSplit ? "partition" : "stream";
@@ -727,21 +714,9 @@ var gpustreamlab = (() => {
   }
   function laneHue(tables, by, lane) {
     const grey = hueCount(tables), { host, hue, place } = tables.lanes[lane];
-    if (host || by === "name" || by === "duration") return grey;
+    if (host || by === "name") return grey;
     return by === "stream" ? place % grey : hue ?? grey;
   }
-  function durationsOf({ store, tables }) {
-    let least = Infinity, most = 1;
-    const rows = tables.rows.map((_, code) => store.ownRow(code));
-    for (const row of rows.filter(({ isPale, lane }) => !isPale && !tables.lanes[lane]?.host)) {
-      for (let i = 0; i < row.length; i++) {
-        least = Math.min(least, row.busyAt(i));
-        most = Math.max(most, row.busyAt(i));
-      }
-    }
-    return [Math.max(1, Math.min(least, most)), most];
-  }
-  var shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1;
   var SHADES = 16;
   var DIM_SHADE = 3;
   var openShade = ({ isDark }) => isDark ? 6 : 3;
@@ -1112,7 +1087,6 @@ var gpustreamlab = (() => {
   }
 
   // layout.js
-  var SCALES = { compact: 0.2, normal: 1, tall: 1.8 };
   var LEAST_SCALE = 0.7;
   var LEAST_PX = 12;
   var HOST_SHARE = 0.6;
@@ -1122,21 +1096,12 @@ var gpustreamlab = (() => {
   var LAYER_GAP_PX = 3;
   var PINNED_GAP_PX = 4;
   var AWAY_PX = -1e5;
-  var PLAIN = { fill: "#9aa5b1", hatch: " ", letter: "", detail: "" };
-  var firstLayout = () => ({
-    density: "auto",
-    groupBy: "partition",
-    memory: false,
-    folded: /* @__PURE__ */ new Set(),
-    hidden: /* @__PURE__ */ new Set(),
-    pinned: /* @__PURE__ */ new Set(),
-    order: []
-  });
+  var firstLayout = () => ({ memory: false, folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set() });
   var laneKey = ({ name, host }) => host ? `host ${name}` : name;
   var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
-  function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
+  function layOut(planned, layout, { roomPx, mayGrow }) {
     const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map((group) => group.top), ...planned.lanes.map((lane) => lane.top)) : 0;
-    const places = placesFromTop(planned), groups = groupLanes(planned, layout, places.keys(), threadOf), keys = planned.lanes.map(laneKey);
+    const places = placesFromTop(planned), groups = groupLanes(planned, places.keys()), keys = planned.lanes.map(laneKey);
     const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned2 = isIn("pinned");
     const isMemory = ([label]) => label === "memory", isShown = (part) => layout.memory || !isMemory(part);
     const isHidden = (code) => isIn("hidden")(code) || planned.lanes[code].parts.length > 0 && !planned.lanes[code].parts.some(isShown);
@@ -1153,14 +1118,14 @@ var gpustreamlab = (() => {
       const lane = planned.lanes[code];
       return lane.bottom - lane.top - (layout.memory ? 0 : memoryPx(lane));
     };
-    const hostShare = planned.lanes.every((lane) => lane.host) ? 1 : HOST_SHARE, shareOf2 = (code) => planned.lanes[code].host ? hostShare : 1;
+    const hostShare = planned.lanes.every((lane) => lane.host) ? 1 : HOST_SHARE, shareOf = (code) => planned.lanes[code].host ? hostShare : 1;
     const sum = order.reduce((sums, code) => {
-      sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code) * shareOf2(code);
+      sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code) * shareOf(code);
       return sums;
     }, [0, 0]);
     const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
-    const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
-    const scaleOf = (code) => Math.max(scale * shareOf2(code), LEAST_PX / Math.max(1, high(code)));
+    const scale = fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
+    const scaleOf = (code) => Math.max(scale * shareOf(code), LEAST_PX / Math.max(1, high(code)));
     const lanes = planned.lanes.map((lane, code) => ({ ...lane, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
     let y = marksPx;
     const put = (code, group) => {
@@ -1184,7 +1149,7 @@ var gpustreamlab = (() => {
     }
     const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y };
     if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...stripIn(strip) }));
-    return { tables, order, sequence: groups.flatMap((group) => group.lanes), pinnedPx, marksPx };
+    return { tables, order, pinnedPx, marksPx };
   }
   function fitScale({ rows }, wanted, mayGrow) {
     const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1);
@@ -1204,27 +1169,15 @@ var gpustreamlab = (() => {
   }
   var bordersIn = (lane, moved, { top, bottom }) => lane.top === AWAY_PX || lane.folded ? { top: AWAY_PX, bottom: AWAY_PX } : { top: moved(top), bottom: moved(bottom) };
   var placesFromTop = ({ lanes }) => new Map([...lanes.keys()].sort((a, b) => lanes[a].top - lanes[b].top).map((code, place) => [code, place]));
-  function groupLanes(planned, { groupBy, order }, codes, threadOf) {
-    const rank = new Map(order.map((key, place) => [key, place])), rankOf = (code) => rank.get(laneKey(planned.lanes[code])) ?? Infinity;
+  function groupLanes(planned, codes) {
     const groups = /* @__PURE__ */ new Map();
-    const labels = {
-      host: ({ machine }) => machine,
-      device: ({ machine, device }) => [machine, `device ${device}`].filter(Boolean).join(" / "),
-      thread: (_, code) => `first launched by ${threadOf(code) ?? "no thread"}`
-    };
-    const groupOf = (lane) => planned.groups[planned.lanes[lane].group];
     for (const code of codes) {
-      const lane = planned.lanes[code];
-      const label = labels[groupBy]?.(lane, code) ?? "";
-      const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null;
-      const key = group?.label ?? "";
+      const group = planned.groups[planned.lanes[code].group], key = group?.label ?? "";
       if (!groups.has(key)) groups.set(key, { ...group, lanes: [] });
       groups.get(key).lanes.push(code);
     }
-    for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0);
     return [...groups.values()];
   }
-  var hasHosts = ({ lanes }) => lanes.some((lane) => !lane.host && lane.machine);
   var hasDevices = ({ lanes }) => new Set(lanes.filter((lane) => !lane.host).map((lane) => lane.device)).size > 1;
 
   // view.js
@@ -1258,7 +1211,6 @@ var gpustreamlab = (() => {
       this.scrollPx = 0;
       this.layout = firstLayout();
       this.room = { innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false };
-      this.dragDoes = "move";
       this.lane = null;
       this.pane = null;
       for (const group of FILTER_KEYS) this[group] = /* @__PURE__ */ new Set();
@@ -1284,8 +1236,8 @@ var gpustreamlab = (() => {
       this.laneRows = planned.lanes.map(() => []);
       planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
       const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.fitPx - stripsPx };
-      const { tables, order, sequence, pinnedPx, marksPx } = layOut(planned, this.layout, room, (lane) => this.threadOf(lane));
-      Object.assign(this, { tables, laneOrder: order, sequence, pinnedPx });
+      const { tables, order, pinnedPx, marksPx } = layOut(planned, this.layout, room);
+      Object.assign(this, { tables, laneOrder: order, pinnedPx });
       this.parts = { ...planParts(tables, this.room.innerPx), headPx: marksPx };
       this.lanesPx = this.parts.lanesPx;
       this.scrollPx = this.clampScroll(this.scrollPx);
@@ -1310,16 +1262,6 @@ var gpustreamlab = (() => {
       this.adoptTables(this.planned);
       if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].top - this.scrollPx > this.lanesPx - SEEN_PX) this.scrollToRow(pinned.row);
       if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables");
-    }
-    // The thread from which the first span of a lane came, or undefined.
-    threadOf(lane) {
-      const row = this.laneRows[lane].map((code) => this.store.ownRow(code)).find(({ length }) => length);
-      return row && this.planned.threads[row.thread[0]];
-    }
-    // Put a lane before another one, or last: within its group, as groups stay together.
-    moveLane(code, before = null) {
-      const rest = this.sequence.filter((other) => other !== code), place = before === null ? rest.length : rest.indexOf(before);
-      this.arrange({ order: rest.toSpliced(place, 0, code).map((other) => laneKey(this.planned.lanes[other])) });
     }
     // Show a lane that is hidden, or whose group is folded.
     reveal(code) {
@@ -3273,21 +3215,24 @@ var gpustreamlab = (() => {
     ["Y", "The next sign: why, hazard, stray, wait, note"],
     ["N", "Write a note: of what is pinned or selected, else at the pointer"],
     ["V", "How the picture looks"],
-    ["L", "A lane: fold, pin, hide, move"],
-    ["Alt+↑  Alt+↓", "Move the lane up, down"],
+    ["L", "A lane: fold, pin, hide"],
     ["PgUp  PgDn", "Scroll the lanes"],
     ["Esc", "Leave ruler, unpin, unselect, end the search"]
   ];
-  var EXAMPLE_LETTERS = 24;
-  var DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
+  var HELP_SEARCH_ROWS = [
+    ['gemm  "step 3"', "Part of a name; quotes hold words together"],
+    ["stream:decode  kind:copy", "Field: name, stream, kind, partition, thread"],
+    ["is:stray", "Ran on another stream than its range had selected"],
+    [">1ms  <5us", "Longer, shorter than; ns us ms s min"],
+    ["kind:copy >1ms", "All of it together"]
+  ];
   var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
   var HELP_MOUSE_ROWS = [
     ["Drag", "Move; two fingers: zoom"],
     ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
     ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
     ["Shift+drag", "Select a window and lanes: totals and overlap"],
-    ["Alt+drag", "Zoom to a window"],
-    ["Lane's name", "Click: fold, pin, hide, move; drag: move"],
+    ["Lane's name", "Click: fold, pin, hide"],
     ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
     ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
   ];
@@ -3298,66 +3243,22 @@ var gpustreamlab = (() => {
     const toggle = () => {
       if (sheet.isOpen) return shut();
       const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
-      const title = makeNode("h4", { text: "Search, with examples of this timeline" });
-      const lists = [rows, HELP_MOUSE_ROWS].map((own) => listOf("", own.map(([keys, text]) => [keys.split("  ").map((key) => makeNode("kbd", { text: key })), text])));
-      sheet.fill("Keys and mouse", ...lists, title, exampleList(viewer, shut));
+      const [keys, mouse, search] = [rows, HELP_MOUSE_ROWS, HELP_SEARCH_ROWS].map(listOf);
+      sheet.fill("Keys and mouse", keys, mouse, makeNode("h4", { text: "Search" }), search);
       sheet.open();
     };
     viewer.commands.help = toggle;
   }
-  var listOf = (name, rows) => makeNode("dl", { class: `gsl-keys ${name}` }, ...rows.flatMap(([terms, text]) => [makeNode("dt", {}, ...terms), makeNode("dd", { text })]));
-  function exampleList(viewer, shut) {
-    const link = (text) => {
-      const go = () => {
-        shut();
-        viewer.commands.searchFor(text);
-      };
-      return makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go });
-    };
-    return listOf("gsl-examples", searchExamples(viewer.view).map(([text, about]) => [[link(text)], about]));
-  }
-  function searchExamples(view) {
-    const { store, tables } = view, found = exampleSpan(store);
-    if (!found) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
-    const { row, index } = found, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`;
-    const fields = [
-      ["stream", laneText(tables.lanes[row.lane]), "Stream"],
-      ["kind", tables.kinds[row.kind[index]], "Kind"],
-      ["partition", tables.partitions[row.partition[index]]?.text, "Partition"],
-      ["thread", tables.threads[row.thread[index]], "Thread that recorded it"]
-    ].filter(([, value]) => value && quoted(value));
-    return [
-      [quoted(name) || "name:", "Part of a name; quotes hold words together"],
-      [`/${(name.match(/\w+/)?.[0] ?? ".").slice(0, EXAMPLE_LETTERS)}/i`, "Regular expression; i ignores case"],
-      ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
-      ...view.strayCount ? [["is:stray", "Ran on another stream than its range had selected"]] : [],
-      [longer, "Longer than; <5us shorter than; ns us ms s min"],
-      [`${fields.length ? `${fields[0][0]}:${quoted(fields[0][1])} ` : ""}${longer}`, "All of it together"]
-    ];
-  }
-  function exampleSpan(store) {
-    const row = store.rows.map(({ code, length }) => length ? store.row(code) : null).find((shown) => shown?.length);
-    if (!row) return null;
-    let index = 0;
-    for (let at = 1; at < Math.min(row.length, 1e3); at += 1) if (row.end[at] - row.start[at] > row.end[index] - row.start[index]) index = at;
-    return { row, index };
-  }
-  function quoted(text) {
-    const [word = ""] = [...text].slice(0, EXAMPLE_LETTERS).join("").split('"').filter((part) => part.trim());
-    return /^[\w.-]+$/.test(word) ? word : word && `"${word}"`;
-  }
-  function durationBelow(ns) {
-    if (ns < 1) return "0ns";
-    const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size);
-    return `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}`;
-  }
+  var listOf = (rows) => makeNode("dl", { class: "gsl-keys" }, ...rows.flatMap(([keys, text]) => [
+    makeNode("dt", {}, ...keys.split("  ").map((key) => makeNode("kbd", { text: key }))),
+    makeNode("dd", { text })
+  ]));
 
   // keys.js
   var ZOOM_STEP = 1.5;
   var PAN_STEP = 0.2;
   var PAGE_STEP = 0.8;
   var MOVES = /* @__PURE__ */ new Set(["w", "a", "s", "d"]);
-  var MOVES_LANE = /^Arrow(Up|Down)$/;
   var SCROLLS = /^(Arrow|Page|Home|End)/;
   var NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]";
   function addKeys(viewer) {
@@ -3389,7 +3290,7 @@ var gpustreamlab = (() => {
     listen(figure, { pointermove: pointed, mousedown });
   }
   function isForTimeline(event, root, state) {
-    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey && !MOVES_LANE.test(event.key)) return false;
+    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false;
     const target = event.composedPath()[0];
     if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
     if (event.key === "Escape" && document.body.popover !== void 0 && document.querySelector(".gsl-about:popover-open")) return false;
@@ -3412,7 +3313,6 @@ var gpustreamlab = (() => {
     if (isOnControl && (event.key === " " || event.key === "Enter")) return void 0;
     const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
     if (event.shiftKey && event.key.length > 1) return void 0;
-    if (event.altKey) return () => commands.moveLane(event.key === "ArrowUp" ? -1 : 1);
     const at = () => pointerTime(viewer, state), zoomIn = () => view.zoomBy(1 / ZOOM_STEP, at()), zoomOut = () => view.zoomBy(ZOOM_STEP, at());
     return {
       w: zoomIn,
@@ -3498,7 +3398,6 @@ var gpustreamlab = (() => {
   }
 
   // lanes.js
-  var DRAG_PX = 5;
   var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
   function addLanes(viewer) {
     const { view } = viewer, figure = viewer.figureElement, commands = viewer.commands;
@@ -3508,33 +3407,21 @@ var gpustreamlab = (() => {
       const point = viewer.pointOf(event), name = nameAt(view, point.x, point.y);
       if (!name || event.button || point.x >= view.frame.left) return;
       event.stopImmediatePropagation();
-      grip = { ...name, point, isMoving: false };
-    };
-    const move = (event) => {
-      if (!grip) return;
-      const point = viewer.pointOf(event);
-      if (grip.lane === void 0 || event.pointerType === "touch" || Math.abs(point.y - grip.point.y) < DRAG_PX && !grip.isMoving) return;
-      event.stopImmediatePropagation();
-      grip.isMoving = true;
-      const target = nameAt(view, 0, point.y)?.lane, place = (code) => view.laneOrder.indexOf(code);
-      if (target === void 0 || target === grip.lane) return;
-      const { top, bottom } = view.tables.lanes[target], isPast = point.y > (view.yAt(top) + view.yAt(bottom)) / 2;
-      if (isPast === place(target) > place(grip.lane)) moveTo(viewer, grip.lane, target);
+      grip = { ...name, point };
     };
     const up = (event) => {
       if (!grip) return;
       event.stopImmediatePropagation();
-      const { lane: code, group, point, isMoving } = grip, lane = view.planned.lanes[code];
+      const { lane: code, group, point } = grip, lane = view.planned.lanes[code];
       grip = null;
-      if (isMoving) sayPlace(viewer, code);
-      else if (group) change(viewer, "folded", groupKey(group), group.label);
+      if (group) change(viewer, "folded", groupKey(group), group.label);
       else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name);
       else setTimeout(() => showSheet(code, event.clientY));
     };
-    listen(figure, { pointerdown: down, pointermove: move, pointerup: up, pointercancel: () => {
+    listen(figure, { pointerdown: down, pointerup: up, pointercancel: () => {
       grip = null;
     } });
-    Object.assign(commands, { lane: () => showSheet(laneOfKeys(view)), moveLane: (way) => stepLane(viewer, laneOfKeys(view), way) });
+    commands.lane = () => showSheet(laneOfKeys(view));
     addChoices(viewer);
   }
   function nameAt(view, x, y) {
@@ -3560,7 +3447,7 @@ var gpustreamlab = (() => {
       ["device", hasDevices(view.planned) ? String(lane.device) : ""],
       ["spans", formatCount(spans)]
     ];
-    return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide, move; drag: move"];
+    return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide"];
   }
   function laneOfKeys(view) {
     const chosen = [view.lane, view.pinned && view.tables.rows[view.pinned.row].lane].find((code) => view.laneOrder.includes(code));
@@ -3570,22 +3457,6 @@ var gpustreamlab = (() => {
     const isIn = !viewer.view.layout[set].has(key);
     viewer.view.setIn(set, key, isIn);
     viewer.announce(`${name} is ${SETS[set][isIn ? 0 : 1]}`);
-  }
-  function moveTo({ view }, lane, target) {
-    if (view.tables.lanes[lane].group !== view.tables.lanes[target].group) return;
-    const isDown = view.laneOrder.indexOf(target) > view.laneOrder.indexOf(lane);
-    view.moveLane(lane, isDown ? view.sequence[view.sequence.indexOf(target) + 1] : target);
-  }
-  function stepLane(viewer, lane, way) {
-    const { view } = viewer, target = view.laneOrder[view.laneOrder.indexOf(lane) + way];
-    if (target === void 0) return;
-    view.lane = lane;
-    moveTo(viewer, lane, target);
-    sayPlace(viewer, lane);
-  }
-  function sayPlace(viewer, lane) {
-    const { planned, laneOrder } = viewer.view;
-    viewer.announce(`${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`);
   }
   function addSheet(viewer) {
     const { view } = viewer, sheet = new Sheet(viewer, "lane", "Lane"), { element } = sheet;
@@ -3598,28 +3469,14 @@ var gpustreamlab = (() => {
         if (isIn("hidden")) sheet.shut();
         else fill();
       };
-      const step = (way) => () => {
-        stepLane(viewer, view.lane, way);
-        fill();
-      };
-      does = {
-        F: put("folded"),
-        P: put("pinned"),
-        H: put("hidden"),
-        ArrowUp: () => choose(-1),
-        ArrowDown: () => choose(1),
-        "Alt+ArrowUp": step(-1),
-        "Alt+ArrowDown": step(1)
-      };
-      const button = (text, key2, label = text) => makeButton(text, { label, key: key2, onclick: does[key2] });
+      does = { F: put("folded"), P: put("pinned"), H: put("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1) };
+      const button = (text, key2) => makeButton(text, { key: key2, onclick: does[key2] });
       sheet.fill(title, factList(facts), makeNode(
         "p",
         { class: "gsl-does" },
         button(isIn("folded") ? "Open" : "Fold", "F"),
         button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
-        button("Hide", "H"),
-        button("Up", "Alt+ArrowUp", "Move up"),
-        button("Down", "Alt+ArrowDown", "Move down")
+        button("Hide", "H")
       ));
     };
     const choose = (way) => {
@@ -3630,9 +3487,9 @@ var gpustreamlab = (() => {
       viewer.announce(view.planned.lanes[next].name);
     };
     element.addEventListener("keydown", (event) => {
-      const { key } = event, action = does[`${event.altKey ? "Alt+" : ""}${key.length === 1 ? key.toUpperCase() : key}`];
+      const { key } = event, action = does[key.length === 1 ? key.toUpperCase() : key];
       event.stopPropagation();
-      if (!action || event.ctrlKey || event.metaKey) return;
+      if (!action || event.altKey || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
       action();
       if (sheet.isOpen) element.focus({ preventScroll: true });
@@ -3647,39 +3504,21 @@ var gpustreamlab = (() => {
   }
   function addChoices(viewer) {
     const { view, menu } = viewer, commands = viewer.commands;
-    const ways = [
-      ["partition", "partition"],
-      ["host", "host", () => hasHosts(view.planned)],
-      ["device", "device", () => hasDevices(view.planned)],
-      ["thread", "thread", () => view.planned.threads?.length > 1],
-      ["none", "none"]
-    ];
-    menu.choice("Lanes", {
-      label: "height",
-      options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
-      get: () => view.layout.density,
-      set: (density) => view.arrange({ density })
-    });
-    menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: (groupBy) => view.arrange({ groupBy }) });
     if (view.isLive || view.planned.memory?.length) {
       menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: (memory) => view.arrange({ memory }) });
     }
-    menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => {
+    menu.action("Lanes", { label: "Fold, pin or hide a lane", key: "L", run: () => {
       commands.closeMenu();
       commands.lane();
     }, isOff: () => !view.laneOrder.length });
     menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) });
-    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size });
-    menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size });
-    menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: (value) => {
-      view.dragDoes = value;
-    } });
+    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size + view.layout.pinned.size) });
     menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() });
     const plain2 = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain2(view.layout);
     view.keep("lanes", () => plain2(view.layout) === first ? null : JSON.parse(plain2(view.layout)), (kept) => {
-      const { density, groupBy, order, memory, ...sets } = kept ?? JSON.parse(first);
-      const chosen = Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)]));
-      view.arrange({ density, groupBy, order, memory: memory === true, ...chosen });
+      const { memory, ...sets } = kept ?? JSON.parse(first);
+      const chosen = Object.fromEntries(Object.keys(SETS).map((name) => [name, new Set(sets[name])]));
+      view.arrange({ memory: memory === true, ...chosen });
     });
   }
 
@@ -3886,10 +3725,7 @@ var gpustreamlab = (() => {
   }
   function colourNode(view) {
     const by = colourBy(view), isMixed = by === "partition" && view.tables.lanes.some((lane) => lane.has_own_hue);
-    if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` });
-    const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" });
-    scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
-    return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`);
+    return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` });
   }
   function nameEntries(view, { times, order }) {
     const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
@@ -3903,7 +3739,6 @@ var gpustreamlab = (() => {
   }
   function nameLook(view, codes) {
     const { store, tables } = view, [own, tint2, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view);
-    if (by === "duration") return { hatch };
     const rows = codes.flatMap((code) => view.nameRows.get(code) ?? []), hues = new Set(rows.map((code) => laneHue(tables, by, tables.rows[code].lane)));
     const isPale = rows.every((code) => tables.rows[code].pale), isRange = rows.every((code) => tables.kinds[store.ownRow(code).kind[0]] === "range");
     const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables);
@@ -4039,7 +3874,7 @@ var gpustreamlab = (() => {
   }
 
   // menu.js
-  var CHOICES = ["partition", "stream", "name", "duration"];
+  var CHOICES = ["partition", "stream", "name"];
   function addMenu(viewer) {
     const { view } = viewer;
     const button = makeButton("View", { label: "View: how the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
@@ -4834,7 +4669,7 @@ var gpustreamlab = (() => {
     // Names may have come since.
     currentLooks() {
       const { tables } = this.view;
-      const key = JSON.stringify([colourBy(this.view), tables.names.length, colourBy(this.view) === "duration" && this.view.store.version]);
+      const key = JSON.stringify([colourBy(this.view), tables.names.length]);
       if (this.looks?.tables !== tables || this.looksKey !== key) this.looks = new Looks(this.view, this.theme);
       this.looksKey = key;
       return this.looks;
@@ -4958,7 +4793,7 @@ var gpustreamlab = (() => {
   }
 
   // scroll.js
-  var DRAG_PX2 = 4;
+  var DRAG_PX = 4;
   var WHEEL_PX = 400;
   function addScrolling(viewer) {
     addBar(viewer);
@@ -5035,7 +4870,7 @@ var gpustreamlab = (() => {
       const one = held.get(event.pointerId);
       if (!one) return;
       const place = viewer.pointOf(event);
-      one.isMoving ||= Math.hypot(place.x - one.from.x, place.y - one.from.y) >= DRAG_PX2;
+      one.isMoving ||= Math.hypot(place.x - one.from.x, place.y - one.from.y) >= DRAG_PX;
       if (!one.isMoving) return;
       const before = middle(), time = view.timeAt(before.x), { left, right } = view.frame;
       Object.assign(one, place);
@@ -5057,20 +4892,14 @@ var gpustreamlab = (() => {
   var UNITS = Object.keys(UNIT_NS).join("|");
   var FIELD = /^(stream|lane|kind|partition|thread|name|is):(.*)$/is;
   var SOME_FIELD = /^([a-z]+):(?!:)/i;
-  var PATTERN = /^\/((?:\\.|[^/\\])+)\/([dgimsuvy]*)$/;
   var LIMIT = new RegExp(`^([<>])=?(\\d+(?:\\.\\d+)?|\\.\\d+)(${UNITS})$`, "i");
   var SPACED_LIMIT = new RegExp(`([<>]=?)\\s*([\\d.]+)\\s*(${UNITS})(?=\\s|$)`, "gi");
-  var NESTED = /(?:[+*}]|\|(?:[^()]|\([^()]*\))*)\)(?:[+*]|\{\d+,)/;
-  var MOST_MS = 1e3;
-  var PATTERN_LETTERS = 500;
-  var WORDS = /(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi;
+  var WORDS = /(?:[^\s"]|"[^"]*"?)+/g;
   function compileSearch(text, tables) {
     const asked = parseSearch(text);
     if (!asked) return null;
     const isFound = (texts, tests) => tests.every((test) => [texts].flat().some((text2) => test(String(text2))));
-    const until = performance.now() + MOST_MS;
-    let isCut = false;
-    const found = (values, tests) => Uint8Array.from(values, (value) => !(isCut ||= performance.now() > until) && isFound(value, tests));
+    const found = (values, tests) => Uint8Array.from(values, (value) => isFound(value, tests));
     const laneNames = tables.lanes.map(({ name, label }) => [name, label]), also = [];
     let matches = found(tables.names, asked.name);
     if (!matches.includes(1) && found(laneNames, asked.name).includes(1)) {
@@ -5086,41 +4915,18 @@ var gpustreamlab = (() => {
     }
     if (asked.is.length) also.push(isFound("stray", asked.is) ? isStray : () => false);
     for (const isWithin of asked.limits) also.push((row, i) => isWithin(row.end[i] - row.start[i]));
-    return Object.assign(matches, { rowCount: tables.rows.length, isCut, also: also.length ? (row, i) => also.every((test) => test(row, i)) : null });
+    return Object.assign(matches, { rowCount: tables.rows.length, also: also.length ? (row, i) => also.every((test) => test(row, i)) : null });
   }
   function searchProblem(text, { names }) {
-    const words = searchWords(text), broken = words.map(patternProblem).find(Boolean);
-    if (broken) return broken;
     const isInName = (word) => names.some((name) => name.toLowerCase().includes(word.toLowerCase()));
-    const isPattern = (word) => PATTERN.test(word.replace(FIELD, "$2"));
-    const odd = words.find((word) => !FIELD.test(word) && !LIMIT.test(word) && !isPattern(word) && (SOME_FIELD.test(word) || /^([<>]=?[^<>=]|\/.)/.test(word)) && !isInName(word));
+    const odd = searchWords(text).find((word) => !FIELD.test(word) && !LIMIT.test(word) && (SOME_FIELD.test(word) || /^[<>]=?[^<>=]/.test(word)) && !isInName(word));
     if (!odd) return "";
-    if (odd[0] === "/") return "a regular expression ends with / or /i";
     const field = odd.match(SOME_FIELD);
     return field ? `no field ${field[1]}: name, stream, kind, partition, thread, is:stray` : `${odd} is not a duration: >1ms, <5us`;
   }
-  function patternProblem(word) {
-    const [, source, flags] = word.replace(FIELD, "$2").match(PATTERN) ?? [];
-    if (!source) return "";
-    const problem = (until) => {
-      try {
-        new RegExp(source.slice(0, until), flags);
-      } catch (error) {
-        return error.message.split(": ").at(-1);
-      }
-      return "";
-    };
-    const what = problem(source.length);
-    if (!what) return NESTED.test(source) ? "a repeat of repeats or of alternatives may take for ever" : "";
-    let end = source.length;
-    while (end > 0 && problem(end)) end--;
-    return `${what} at sign ${end + 1}, ${source.slice(end, end + 12)}`;
-  }
   function partTest(part) {
-    const [, source, flags] = part.match(PATTERN) ?? [], plain2 = part.replaceAll('"', "").toLowerCase();
-    if (!source) return (text) => text.toLowerCase().includes(plain2);
-    const pattern = new RegExp(source, flags.replace(/[gy]/g, ""));
-    return (text) => pattern.test(text.slice(0, PATTERN_LETTERS));
+    const plain2 = part.replaceAll('"', "").toLowerCase();
+    return (text) => text.toLowerCase().includes(plain2);
   }
   var searchWords = (text) => text.replace(SPACED_LIMIT, "$1$2$3").match(WORDS) ?? [];
   function parseSearch(text) {
@@ -5128,7 +4934,6 @@ var gpustreamlab = (() => {
     for (const word of searchWords(text)) {
       const [, field, value] = word.match(FIELD) ?? [], [, way, size, unit] = word.match(LIMIT) ?? [];
       if (value?.replaceAll('"', "")) asked[field.toLowerCase().replace("stream", "lane")].push(partTest(value));
-      else if (PATTERN.test(word)) asked.name.push(partTest(word));
       else if (field || /^([<>]=?|"*)$/.test(word)) continue;
       else if (way) {
         const limitNs = Number(size) * UNIT_NS[unit.toLowerCase()];
@@ -5166,7 +4971,6 @@ var gpustreamlab = (() => {
       problem = searchProblem(box.value, view.tables);
       box.setAttribute("aria-invalid", String(Boolean(problem)));
       view.set("matches", problem ? null : compileSearch(box.value, view.tables));
-      if (view.matches?.isCut) problem = "stopped after 1 s: not all was looked at";
       steps.forEach((button) => {
         button.hidden = !view.matches;
       });
@@ -5241,20 +5045,18 @@ var gpustreamlab = (() => {
   var SELECT_MIN_PX = 3;
   function addSelect(viewer) {
     const { view, figureElement: figure, commands } = viewer;
-    let from = null, isZoom = false;
+    let from = null;
     const take = (event) => {
       event.preventDefault();
       event.stopImmediatePropagation();
     };
     const down = (event) => {
       const point = viewer.pointOf(event);
-      const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move";
-      if (does === "move" || commands.isMeasuring() || event.button || !view.isOver(point)) return;
+      if (!event.shiftKey || commands.isMeasuring() || event.button || !view.isOver(point)) return;
       take(event);
       viewer.focus();
       commands.hideTip();
       from = point;
-      isZoom = does === "zoom";
       figure.setPointerCapture(event.pointerId);
     };
     const move = (event) => {
@@ -5267,9 +5069,7 @@ var gpustreamlab = (() => {
       if (!from) return;
       take(event);
       from = null;
-      const { selection } = view;
-      view.set("selection", isZoom ? null : selection);
-      if (isZoom && selection) view.setRange(selection.start, selection.end);
+      view.set("selection", view.selection);
     };
     listen(figure, { pointerdown: down, pointermove: move, pointerup: end, pointercancel: end });
     commands.isSelecting = () => from !== null;
@@ -5557,10 +5357,6 @@ var gpustreamlab = (() => {
     const title = isSelected ? `Selected ${length}` : `Totals of ${length}`, facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`;
     const choice = (label, options, key) => makeNode("span", { class: "gsl-choice", role: "group", "aria-label": label }, ...options.map(([value, text]) => makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change2({ [key]: value }) })));
     const kinds = KINDS.filter(([value]) => value !== "partition" || view.tables.bands.length);
-    const copies = (text, label, expression) => {
-      const button = makeButton(text, { label, onclick: () => copyText(expression(), button, panel) });
-      return button;
-    };
     if (panel.dataset.told !== title) viewer.announce(`${title}, ${facts}`);
     panel.dataset.told = title;
     return makeNode(
@@ -5571,8 +5367,6 @@ var gpustreamlab = (() => {
       choice("Totals of", SCOPES.filter(([value]) => value !== "selection" || view.selection), "scope"),
       makeNode("p", { text: facts }),
       isSelected ? makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) }) : null,
-      state.by === "pair" ? null : copies("Copy as DataFrame", "Copy a pandas expression for this table", () => totalsExpression(view.tables, own, state)),
-      isSelected ? copies("Copy as DataFrame filter", "Copy a pandas expression for these spans", () => dataFrameFilter(view.tables, view.selection)) : null,
       makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => {
         viewer.commands.closeTotals();
         viewer.focus();
@@ -5624,20 +5418,6 @@ var gpustreamlab = (() => {
     const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
     return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
   }
-  function totalsExpression(tables, { start, end, lanes, isAll }, { by }) {
-    const part = isAll ? "" : `, ${exactNs(tables, start)}, ${exactNs(tables, end)}`, some = lanesList(tables, lanes);
-    return `lab.trace${some && `.where(stream=${some})`}.totals("${by}"${part}).to_pandas()`;
-  }
-  function dataFrameFilter(tables, { start, end, lanes }) {
-    const terms = [`(t.end_ns >= ${exactNs(tables, Math.floor(start))})`, `(t.start_ns <= ${exactNs(tables, Math.ceil(end))})`];
-    const some = lanesList(tables, lanes);
-    return `lab.trace.to_pandas().loc[lambda t: ${[...terms, ...some ? [`t.lane.isin(${some})`] : []].join(" & ")}]`;
-  }
-  var exactNs = (tables, time) => BigInt(tables.zero_ns) + BigInt(time);
-  function lanesList(tables, lanes) {
-    if (lanes.size === tables.lanes.length) return "";
-    return `[${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}]`;
-  }
 
   // viewer.js
   var RIM_PX2 = 2;
@@ -5646,13 +5426,11 @@ var gpustreamlab = (() => {
   var LEAST_FIGURE_PX = 240;
   var LEAST_PHONE_PX = 340;
   var CELL_SHARE = 0.72;
-  var TABLES_FORMAT = 3;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
   var NARROW_BORDER = 0.3;
   var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null }) {
-      checkFormat("This timeline has", tables.format, TABLES_FORMAT);
       Object.assign(this, { Bokeh, item, askWhy, fills, address, notes, savePage });
       this.makeFrame(element);
       this.commands = {};

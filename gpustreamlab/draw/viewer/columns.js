@@ -13,7 +13,6 @@ export const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerNam
 export const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 }
 export const WORK_COLUMNS = Object.keys(WORK_DEFAULTS)
 const TWO_TO_32 = 4294967296
-export const COLUMNS_FORMAT = 3 // FORMAT of draw/_columns.py
 const FROM_INDEX = 0, FROM_RANK = 2 // What places are told from; else from the previous one of the row.
 
 /** Read a batch from a blob as it came from `pack_columns`, deflated or not. */
@@ -33,17 +32,8 @@ export class SpanBatch {
   }
 }
 
-/** Refuse what another version of the package wrote. */
-export function checkFormat(what, format, known) {
-  if (format === known) return
-  throw new Error(
-    `${what} format ${format}, and the viewer here reads format ${known}: they are of two versions of gpustreamlab. ` +
-      "Restart the kernel, reload the page, and save or show it again with one version.")
-}
-
 /** Turn inflated bytes into a batch. */
 export function unpackColumns(manifest, bytes) {
-  checkFormat("These spans have", manifest.format, COLUMNS_FORMAT)
   const reader = new ColumnReader(manifest, bytes)
   let end = 0
   const runs = manifest.runs.map(([row, count]) => [row, end, (end += count)])

@@ -8,7 +8,6 @@ const ZOOM_STEP = 1.5
 const PAN_STEP = 0.2
 const PAGE_STEP = 0.8
 const MOVES = new Set(["w", "a", "s", "d"]) // The tip stays, and tells what comes under the pointer.
-const MOVES_LANE = /^Arrow(Up|Down)$/ // With Alt.
 const SCROLLS = /^(Arrow|Page|Home|End)/
 const NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]"
 
@@ -39,7 +38,7 @@ export function addKeys(viewer) {
 
 /** Whether a key is meant for the timeline: not while a text is written, nor with a modifier that the browser or the notebook uses. */
 function isForTimeline(event, root, state) {
-  if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || (event.altKey && !MOVES_LANE.test(event.key))) return false
+  if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false
   const target = event.composedPath()[0]
   // A sheet has keys of its own, and a table that has the focus scrolls.
   if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-table") && SCROLLS.test(event.key))) return false
@@ -71,7 +70,6 @@ function keyAction(viewer, event, state) {
   if (isOnControl && (event.key === " " || event.key === "Enter")) return undefined
   const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase()
   if (event.shiftKey && event.key.length > 1) return undefined
-  if (event.altKey) return () => commands.moveLane(event.key === "ArrowUp" ? -1 : 1)
   const at = () => pointerTime(viewer, state), zoomIn = () => view.zoomBy(1 / ZOOM_STEP, at()), zoomOut = () => view.zoomBy(ZOOM_STEP, at())
   return {
     w: zoomIn, "+": zoomIn, "=": zoomIn, s: zoomOut, "-": zoomOut,

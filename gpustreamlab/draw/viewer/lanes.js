@@ -1,12 +1,11 @@
 // The lanes' names: what they tell, and what can be done with a lane or a group by mouse, by key and in a sheet of its own.
 
 import { factList } from "./facts.js"
-import { groupKey, hasDevices, hasHosts, laneKey } from "./layout.js"
+import { groupKey, hasDevices, laneKey } from "./layout.js"
 import { listen, makeButton, makeNode, Sheet } from "./nodes.js"
 import { CARET_PX, caretLeft, groupBoxes } from "./paint_lanes.js"
 import { formatCount } from "./units.js"
 
-const DRAG_PX = 5
 const SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] }
 
 export function addLanes(viewer) {
@@ -17,32 +16,19 @@ export function addLanes(viewer) {
     const point = viewer.pointOf(event), name = nameAt(view, point.x, point.y)
     if (!name || event.button || point.x >= view.frame.left) return
     event.stopImmediatePropagation() // Nothing is pinned or moved.
-    grip = { ...name, point, isMoving: false }
-  }
-  const move = event => {
-    if (!grip) return
-    const point = viewer.pointOf(event)
-    if (grip.lane === undefined || event.pointerType === "touch" || Math.abs(point.y - grip.point.y) < DRAG_PX && !grip.isMoving) return
-    event.stopImmediatePropagation()
-    grip.isMoving = true
-    const target = nameAt(view, 0, point.y)?.lane, place = code => view.laneOrder.indexOf(code)
-    if (target === undefined || target === grip.lane) return
-    // Only past its middle: a high lane that has just been passed may still be under the pointer.
-    const { top, bottom } = view.tables.lanes[target], isPast = point.y > (view.yAt(top) + view.yAt(bottom)) / 2
-    if (isPast === place(target) > place(grip.lane)) moveTo(viewer, grip.lane, target)
+    grip = { ...name, point }
   }
   const up = event => {
     if (!grip) return
     event.stopImmediatePropagation()
-    const { lane: code, group, point, isMoving } = grip, lane = view.planned.lanes[code]
+    const { lane: code, group, point } = grip, lane = view.planned.lanes[code]
     grip = null
-    if (isMoving) sayPlace(viewer, code)
-    else if (group) change(viewer, "folded", groupKey(group), group.label)
+    if (group) change(viewer, "folded", groupKey(group), group.label)
     else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name)
     else setTimeout(() => showSheet(code, event.clientY)) // The browser shuts what opens while the button goes up.
   }
-  listen(figure, { pointerdown: down, pointermove: move, pointerup: up, pointercancel: () => { grip = null } })
-  Object.assign(commands, { lane: () => showSheet(laneOfKeys(view)), moveLane: way => stepLane(viewer, laneOfKeys(view), way) })
+  listen(figure, { pointerdown: down, pointerup: up, pointercancel: () => { grip = null } })
+  commands.lane = () => showSheet(laneOfKeys(view))
   addChoices(viewer)
 }
 
@@ -69,7 +55,7 @@ export function nameFacts(view, { lane: code, group }) {
     ["group", view.planned.groups[lane.group]?.label ?? ""], ["about", lane.detail],
     ["host", lane.machine], ["device", hasDevices(view.planned) ? String(lane.device) : ""], ["spans", formatCount(spans)],
   ]
-  return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide, move; drag: move"]
+  return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide"]
 }
 
 /** The lane that keys mean: the one whose name was chosen, else that of what is pinned, else the uppermost in view. */
@@ -84,26 +70,6 @@ function change(viewer, set, key, name) {
   viewer.announce(`${name} is ${SETS[set][isIn ? 0 : 1]}`)
 }
 
-/** Put a lane where another one is that is in the same group. */
-function moveTo({ view }, lane, target) {
-  if (view.tables.lanes[lane].group !== view.tables.lanes[target].group) return
-  const isDown = view.laneOrder.indexOf(target) > view.laneOrder.indexOf(lane)
-  view.moveLane(lane, isDown ? view.sequence[view.sequence.indexOf(target) + 1] : target)
-}
-
-function stepLane(viewer, lane, way) {
-  const { view } = viewer, target = view.laneOrder[view.laneOrder.indexOf(lane) + way]
-  if (target === undefined) return
-  view.lane = lane
-  moveTo(viewer, lane, target)
-  sayPlace(viewer, lane)
-}
-
-function sayPlace(viewer, lane) {
-  const { planned, laneOrder } = viewer.view
-  viewer.announce(`${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`)
-}
-
 /** The sheet of one lane: its facts, and what can be done with it; returns what shows it. */
 function addSheet(viewer) {
   const { view } = viewer, sheet = new Sheet(viewer, "lane", "Lane"), { element } = sheet
@@ -112,15 +78,11 @@ function addSheet(viewer) {
     const lane = view.planned.lanes[view.lane], key = laneKey(lane), isIn = set => view.layout[set].has(key)
     const [title, facts] = nameFacts(view, { lane: view.lane })
     const put = set => () => { change(viewer, set, key, lane.name); if (isIn("hidden")) sheet.shut(); else fill() }
-    const step = way => () => { stepLane(viewer, view.lane, way); fill() }
-    does = {
-      F: put("folded"), P: put("pinned"), H: put("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1),
-      "Alt+ArrowUp": step(-1), "Alt+ArrowDown": step(1),
-    }
-    const button = (text, key, label = text) => makeButton(text, { label, key, onclick: does[key] })
+    does = { F: put("folded"), P: put("pinned"), H: put("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1) }
+    const button = (text, key) => makeButton(text, { key, onclick: does[key] })
     sheet.fill(title, factList(facts), makeNode("p", { class: "gsl-does" },
       button(isIn("folded") ? "Open" : "Fold", "F"), button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
-      button("Hide", "H"), button("Up", "Alt+ArrowUp", "Move up"), button("Down", "Alt+ArrowDown", "Move down")))
+      button("Hide", "H")))
   }
   const choose = way => {
     const next = view.laneOrder[view.laneOrder.indexOf(view.lane) + way]
@@ -130,9 +92,9 @@ function addSheet(viewer) {
     viewer.announce(view.planned.lanes[next].name)
   }
   element.addEventListener("keydown", event => {
-    const { key } = event, action = does[`${event.altKey ? "Alt+" : ""}${key.length === 1 ? key.toUpperCase() : key}`]
+    const { key } = event, action = does[key.length === 1 ? key.toUpperCase() : key]
     event.stopPropagation()
-    if (!action || event.ctrlKey || event.metaKey) return
+    if (!action || event.altKey || event.ctrlKey || event.metaKey) return
     event.preventDefault()
     action()
     if (sheet.isOpen) element.focus({ preventScroll: true })
@@ -149,29 +111,17 @@ function addSheet(viewer) {
 /** What the menu has of lanes and of moving, and what a link to this view keeps of it. */
 function addChoices(viewer) {
   const { view, menu } = viewer, commands = viewer.commands
-  // Asked whenever the menu opens: streams and threads of a live view come later.
-  const ways = [
-    ["partition", "partition"], ["host", "host", () => hasHosts(view.planned)], ["device", "device", () => hasDevices(view.planned)],
-    ["thread", "thread", () => view.planned.threads?.length > 1], ["none", "none"],
-  ]
-  menu.choice("Lanes", {
-    label: "height", options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
-    get: () => view.layout.density, set: density => view.arrange({ density }),
-  })
-  menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: groupBy => view.arrange({ groupBy }) })
   if (view.isLive || view.planned.memory?.length) {
     menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: memory => view.arrange({ memory }) })
   }
-  menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })
+  menu.action("Lanes", { label: "Fold, pin or hide a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })
   menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) })
-  menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size })
-  menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size })
-  menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: value => { view.dragDoes = value } })
+  menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set(), pinned: new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size + view.layout.pinned.size) })
   menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() })
   const plain = layout => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout)
   view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), kept => {
-    const { density, groupBy, order, memory, ...sets } = kept ?? JSON.parse(first)
-    const chosen = Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)]))
-    view.arrange({ density, groupBy, order, memory: memory === true, ...chosen })
+    const { memory, ...sets } = kept ?? JSON.parse(first)
+    const chosen = Object.fromEntries(Object.keys(SETS).map(name => [name, new Set(sets[name])]))
+    view.arrange({ memory: memory === true, ...chosen })
   })
 }

@@ -1,6 +1,5 @@
 // Where lanes stand: what Python planned, in the heights, the groups and the order that were chosen here.
 
-const SCALES = { compact: 0.2, normal: 1, tall: 1.8 }
 const LEAST_SCALE = 0.7 // Of lanes that fit into their room.
 const LEAST_PX = 12 // A lane has room for its name.
 const HOST_SHARE = 0.6 // Of the height of streams: a thread has many rows, one for each depth of its calls.
@@ -10,23 +9,20 @@ const HEAD_PX = 22 // Of a group.
 const LAYER_GAP_PX = 3 // Above the memory of a lane, as in draw/_scene.py.
 const PINNED_GAP_PX = 4 // Between the lanes that stay at the top and those that scroll.
 const AWAY_PX = -1e5 // Where lanes are that are not shown.
-const PLAIN = { fill: "#9aa5b1", hatch: " ", letter: "", detail: "" }
 
 /** What can be chosen of the lanes; lanes and groups by their keys, which stay the same when the trace is drawn again. */
-export const firstLayout = () => ({
-  density: "auto", groupBy: "partition", memory: false, folded: new Set(), hidden: new Set(), pinned: new Set(), order: [],
-})
+export const firstLayout = () => ({ memory: false, folded: new Set(), hidden: new Set(), pinned: new Set() })
 
 export const laneKey = ({ name, host }) => host ? `host ${name}` : name
 export const groupKey = ({ label }) => `group ${label.split(" · ")[0]}`
 
 /**
- * Lay the lanes out: `tables` with places of their own, `order` (codes of the shown lanes from the top), `sequence` (of all),
- * and `pinnedPx`, down to which lanes stay in view. `threadOf` tells the thread of a lane.
+ * Lay the lanes out: `tables` with places of their own, `order` (codes of the shown lanes from the top), and `pinnedPx`, down to
+ * which lanes stay in view.
  */
-export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
+export function layOut(planned, layout, { roomPx, mayGrow }) {
   const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map(group => group.top), ...planned.lanes.map(lane => lane.top)) : 0
-  const places = placesFromTop(planned), groups = groupLanes(planned, layout, places.keys(), threadOf), keys = planned.lanes.map(laneKey)
+  const places = placesFromTop(planned), groups = groupLanes(planned, places.keys()), keys = planned.lanes.map(laneKey)
   const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned = isIn("pinned")
   // Memory is folded until it is asked for, and so is a lane that has nothing else: it is no stream at work.
   const isMemory = ([label]) => label === "memory", isShown = part => layout.memory || !isMemory(part)
@@ -47,7 +43,7 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   const hostShare = planned.lanes.every(lane => lane.host) ? 1 : HOST_SHARE, shareOf = code => planned.lanes[code].host ? hostShare : 1
   const sum = order.reduce((sums, code) => { sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code) * shareOf(code); return sums }, [0, 0])
   const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0)
-  const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
+  const scale = fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
   const scaleOf = code => Math.max(scale * shareOf(code), LEAST_PX / Math.max(1, high(code)))
   const lanes = planned.lanes.map((lane, code) => ({ ...lane, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
   let y = marksPx
@@ -71,7 +67,7 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   }
   const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y }
   if (planned.memory) tables.memory = planned.memory.map(strip => ({ ...strip, ...stripIn(strip) }))
-  return { tables, order, sequence: groups.flatMap(group => group.lanes), pinnedPx, marksPx }
+  return { tables, order, pinnedPx, marksPx }
 }
 
 /** As high as the room allows, as long as they are good to read. */
@@ -101,29 +97,15 @@ const bordersIn = (lane, moved, { top, bottom }) =>
 /** By code, the places of the lanes in Python's plan, from the top; they tell hues too: so no neighbours have the same. */
 const placesFromTop = ({ lanes }) => new Map([...lanes.keys()].sort((a, b) => lanes[a].top - lanes[b].top).map((code, place) => [code, place]))
 
-/** The groups from the top, each with its lanes in their order. Threads of the host are last, and stay a group. */
-function groupLanes(planned, { groupBy, order }, codes, threadOf) {
-  const rank = new Map(order.map((key, place) => [key, place])), rankOf = code => rank.get(laneKey(planned.lanes[code])) ?? Infinity
+/** The groups from the top, each with its lanes in their order; threads of the host are the last. */
+function groupLanes(planned, codes) {
   const groups = new Map()
-  const labels = {
-    host: ({ machine }) => machine, device: ({ machine, device }) => [machine, `device ${device}`].filter(Boolean).join(" / "),
-    thread: (_, code) => `first launched by ${threadOf(code) ?? "no thread"}`,
-  }
-  const groupOf = lane => planned.groups[planned.lanes[lane].group]
   for (const code of codes) {
-    const lane = planned.lanes[code]
-    const label = labels[groupBy]?.(lane, code) ?? ""
-    const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null
-    const key = group?.label ?? ""
+    const group = planned.groups[planned.lanes[code].group], key = group?.label ?? ""
     if (!groups.has(key)) groups.set(key, { ...group, lanes: [] })
     groups.get(key).lanes.push(code)
   }
-  // Infinity less Infinity is no number: both are new here, and keep the order of Python's plan.
-  for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0)
   return [...groups.values()]
 }
-
-/** Whether the streams are of several hosts; only then they tell which. */
-export const hasHosts = ({ lanes }) => lanes.some(lane => !lane.host && lane.machine)
 
 export const hasDevices = ({ lanes }) => new Set(lanes.filter(lane => !lane.host).map(lane => lane.device)).size > 1

@@ -1,6 +1,6 @@
 // What the colours mean; a click hides what it stands for.
 
-import { colourBy, durationsOf, hasPartitions, hueCount, laneHue } from "./brush.js"
+import { colourBy, hasPartitions, hueCount, laneHue } from "./brush.js"
 import { callLabel, nameOf } from "./facts.js"
 import { makeButton, makeNode, makeSwatch, Sheet, throttled } from "./nodes.js"
 import { isBlocked, isStray } from "./rows.js"
@@ -125,13 +125,10 @@ function heightText({ painted, planned }) {
   return [...(isSplit ? ["height: SMs"] : []), ...load].join(" · ")
 }
 
-/** What colour tells now; of durations a scale with its ends. */
+/** What colour tells now. */
 function colourNode(view) {
   const by = colourBy(view), isMixed = by === "partition" && view.tables.lanes.some(lane => lane.has_own_hue) // On a card without partitions.
-  if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` })
-  const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" })
-  scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`
-  return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`)
+  return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` })
 }
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
@@ -153,7 +150,6 @@ function rowsOfNames({ rows }) {
 /** How the bars of names look that are one in the legend: grey where they have several hues. */
 export function nameLook(view, codes) {
   const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view)
-  if (by === "duration") return { hatch }
   const rows = codes.flatMap(code => view.nameRows.get(code) ?? []), hues = new Set(rows.map(code => laneHue(tables, by, tables.rows[code].lane)))
   const isPale = rows.every(code => tables.rows[code].pale), isRange = rows.every(code => tables.kinds[store.ownRow(code).kind[0]] === "range")
   const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables)

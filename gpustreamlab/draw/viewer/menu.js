@@ -3,7 +3,7 @@
 import { colourBy } from "./brush.js"
 import { makeButton, makeNode, Sheet } from "./nodes.js"
 
-const CHOICES = ["partition", "stream", "name", "duration"]
+const CHOICES = ["partition", "stream", "name"]
 
 /** Add the menu; controls that come after it put their choices in by `viewer.menu`. */
 export function addMenu(viewer) {

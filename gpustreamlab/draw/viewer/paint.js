@@ -32,7 +32,7 @@ export class Painter {
   // Names may have come since.
   currentLooks() {
     const {tables} = this.view
-    const key = JSON.stringify([colourBy(this.view), tables.names.length, colourBy(this.view) === "duration" && this.view.store.version])
+    const key = JSON.stringify([colourBy(this.view), tables.names.length])
     if (this.looks?.tables !== tables || this.looksKey !== key) this.looks = new Looks(this.view, this.theme)
     this.looksKey = key
     return this.looks

@@ -4,20 +4,18 @@ import { listen } from "./nodes.js"
 
 const SELECT_MIN_PX = 3
 
-/** Shift and drag selects, Alt and drag zooms, or as the menu says; what moves the picture does not get to see it. */
+/** Shift and drag selects; what moves the picture does not get to see it. */
 export function addSelect(viewer) {
   const { view, figureElement: figure, commands } = viewer
-  let from = null, isZoom = false
+  let from = null
   const take = event => { event.preventDefault(); event.stopImmediatePropagation() }
   const down = event => {
     const point = viewer.pointOf(event)
-    const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move"
-    if (does === "move" || commands.isMeasuring() || event.button || !view.isOver(point)) return
+    if (!event.shiftKey || commands.isMeasuring() || event.button || !view.isOver(point)) return
     take(event)
     viewer.focus()
     commands.hideTip()
     from = point
-    isZoom = does === "zoom"
     figure.setPointerCapture(event.pointerId)
   }
   const move = event => {
@@ -30,9 +28,7 @@ export function addSelect(viewer) {
     if (!from) return
     take(event)
     from = null
-    const { selection } = view
-    view.set("selection", isZoom ? null : selection) // It is whole now.
-    if (isZoom && selection) view.setRange(selection.start, selection.end)
+    view.set("selection", view.selection) // It is whole now.
   }
   listen(figure, { pointerdown: down, pointermove: move, pointerup: end, pointercancel: end })
   commands.isSelecting = () => from !== null

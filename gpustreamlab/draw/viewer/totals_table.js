@@ -3,7 +3,7 @@
 
 import { formatShare, laneText } from "./facts.js"
 import { groupNames, isAlone, nameLook, showOnly } from "./legend.js"
-import { copyText, makeButton, makeNode, makeSwatch, throttled } from "./nodes.js"
+import { makeButton, makeNode, makeSwatch, throttled } from "./nodes.js"
 import { totals } from "./totals.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
@@ -81,14 +81,11 @@ function head(viewer, panel, state, own, change) {
   const choice = (label, options, key) => makeNode("span", { class: "gsl-choice", role: "group", "aria-label": label }, ...options.map(([value, text]) =>
     makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change({ [key]: value }) })))
   const kinds = KINDS.filter(([value]) => value !== "partition" || view.tables.bands.length)
-  const copies = (text, label, expression) => { const button = makeButton(text, { label, onclick: () => copyText(expression(), button, panel) }); return button }
   if (panel.dataset.told !== title) viewer.announce(`${title}, ${facts}`)
   panel.dataset.told = title
   return makeNode("header", {}, makeNode("h3", { text: title }), choice("Totals by", kinds, "by"), choice("Totals of", SCOPES.filter(([value]) => value !== "selection" || view.selection), "scope"),
     makeNode("p", { text: facts }),
     isSelected ? makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) }) : null,
-    state.by === "pair" ? null : copies("Copy as DataFrame", "Copy a pandas expression for this table", () => totalsExpression(view.tables, own, state)),
-    isSelected ? copies("Copy as DataFrame filter", "Copy a pandas expression for these spans", () => dataFrameFilter(view.tables, view.selection)) : null,
     makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => { viewer.commands.closeTotals(); viewer.focus() } }))
 }
 
@@ -138,25 +135,4 @@ function totalTable(view, { by, sort, isUp }, rows, change) {
   if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })))
   const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)))
   return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body))
-}
-
-/** The pandas expression of a table; times are the trace's own exact integers. */
-export function totalsExpression(tables, { start, end, lanes, isAll }, { by }) {
-  const part = isAll ? "" : `, ${exactNs(tables, start)}, ${exactNs(tables, end)}`, some = lanesList(tables, lanes)
-  return `lab.trace${some && `.where(stream=${some})`}.totals("${by}"${part}).to_pandas()`
-}
-
-/** The pandas expression that gives the selected spans: those that touch the window. */
-export function dataFrameFilter(tables, { start, end, lanes }) {
-  const terms = [`(t.end_ns >= ${exactNs(tables, Math.floor(start))})`, `(t.start_ns <= ${exactNs(tables, Math.ceil(end))})`]
-  const some = lanesList(tables, lanes)
-  return `lab.trace.to_pandas().loc[lambda t: ${[...terms, ...(some ? [`t.lane.isin(${some})`] : [])].join(" & ")}]`
-}
-
-const exactNs = (tables, time) => BigInt(tables.zero_ns) + BigInt(time)
-
-/** The lanes' names as Python's list, "" for all: JSON's strings are Python's, also with quotes and half surrogates. */
-function lanesList(tables, lanes) {
-  if (lanes.size === tables.lanes.length) return ""
-  return `[${[...lanes].map(code => JSON.stringify(tables.lanes[code].name)).join(", ")}]`
 }

@@ -32,8 +32,7 @@ export class View {
     this.scrollPx = 0
     this.layout = firstLayout()
     this.room = {innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips; lanes are as high as fits into the second.
-    this.dragDoes = "move" // What the mouse does that is dragged: "move", "select" or "zoom".
-    this.lane = null // Whose name was chosen: keys move it.
+    this.lane = null // Whose name was chosen: keys mean it.
     this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
     for (const group of FILTER_KEYS) this[group] = new Set() // Codes of what is not shown; of streams those of their lanes.
     this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
@@ -59,9 +58,8 @@ export class View {
     this.laneRows = planned.lanes.map(() => [])
     planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
     const {stripsPx} = planParts(planned, 0), room = {...this.room, roomPx: this.room.fitPx - stripsPx}
-    // `order` has the codes of the shown lanes from the top, `sequence` those of all.
-    const {tables, order, sequence, pinnedPx, marksPx} = layOut(planned, this.layout, room, lane => this.threadOf(lane))
-    Object.assign(this, {tables, laneOrder: order, sequence, pinnedPx})
+    const {tables, order, pinnedPx, marksPx} = layOut(planned, this.layout, room)
+    Object.assign(this, {tables, laneOrder: order, pinnedPx})
     // Lines of marks, and pinned lanes, stay above lanes that scroll.
     this.parts = {...planParts(tables, this.room.innerPx), headPx: marksPx}
     this.lanesPx = this.parts.lanesPx
@@ -91,18 +89,6 @@ export class View {
     this.adoptTables(this.planned)
     if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].top - this.scrollPx > this.lanesPx - SEEN_PX) this.scrollToRow(pinned.row)
     if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables")
-  }
-
-  // The thread from which the first span of a lane came, or undefined.
-  threadOf(lane) {
-    const row = this.laneRows[lane].map(code => this.store.ownRow(code)).find(({length}) => length)
-    return row && this.planned.threads[row.thread[0]]
-  }
-
-  // Put a lane before another one, or last: within its group, as groups stay together.
-  moveLane(code, before = null) {
-    const rest = this.sequence.filter(other => other !== code), place = before === null ? rest.length : rest.indexOf(before)
-    this.arrange({order: rest.toSpliced(place, 0, code).map(other => laneKey(this.planned.lanes[other]))})
   }
 
   // Show a lane that is hidden, or whose group is folded.

@@ -1,7 +1,6 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
 
 import { addAddress } from "./address.js"
-import { checkFormat } from "./columns.js"
 import { addDetails } from "./details.js"
 import { addFollow } from "./follow.js"
 import { addGaps } from "./gaps.js"
@@ -30,14 +29,12 @@ const AXIS_PX = 48 // Ticks and title below it.
 const PHONE_PX = 560
 const LEAST_FIGURE_PX = 240, LEAST_PHONE_PX = 340 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
-export const TABLES_FORMAT = 3 // FORMAT of draw/_html.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
 const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null}) {
-    checkFormat("This timeline has", tables.format, TABLES_FORMAT)
     // `address` stands before each key of this viewer in the page's address; null leaves that alone. `notes` are those to begin
     // with, where they are others than the trace's. A viewer that fills has the browser's window for itself.
     Object.assign(this, {Bokeh, item, askWhy, fills, address, notes, savePage})
