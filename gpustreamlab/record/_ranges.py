@@ -4,6 +4,31 @@ This is the hot path: well under a microsecond of Python beside the event record
 is made once for each name and used again; what is open stands on the thread's stack. Nothing here waits for the device.
 """
 
+# What a range costs decides whether users name their work. One that is timed by the work in it takes 1.2 us of the host, one
+# that records events 7.3 us, of which Python has the smaller part (3,000 empty blocks in a row, H200).
+#
+# Tried or weighed, and left:
+# - `@contextmanager`: 1.6 us for an empty block; an object with `__enter__` and `__exit__` takes 0.5. So a range is such an
+#   object, made once for each name, thread and lane. It has no state, or it could not be entered inside itself: what is open
+#   stands on the thread's stack, as plain tuples, since a named tuple takes 0.3 us more.
+# - Two events for every range. On more than 8 streams, which then share the queues of the hardware, events alone took the
+#   overlap away: 32 streams with a kernel of 1 ms each took 2.8 times as long, with kernels recorded instead 1.13 times. An
+#   event behind a copy waits, too, for copies of other streams, unless a fill of four bytes stands in between. So while
+#   kernels are recorded a range puts nothing on its stream, and lasts as long as the work inside it.
+# - Two stacks, one of selections and one of ranges. Each exit then had to find out what lay above it on the other one. Now
+#   there is one, which holds both in the order of their entering.
+# - Counting references, to find out whether a block had ended without its exit. An exit out of turn now takes only itself
+#   away: its entry becomes `LEFT`, and no entry below a selection changes its place.
+# - Letting another thread leave a range. Its rows would not be in the order of the stream any more, or need a lock. A range is
+#   left in its own thread, so a `LaneWriter` takes none; what begins in one thread and ends in another is an `OpenRange`.
+#
+# Where NVTX stands in the order matters twice. Closing reads the host's clock before NVTX ends the range: what CUPTI records
+# behind that marker was launched later. And the entry leaves the stack after NVTX has ended the range, so that an interrupt in
+# between finds it still there: `_settle` keeps the range whole, or counts it as dropped.
+#
+# Numbers are given as ranges open, so a parent has a smaller number than what is in it, and the trace has its parents without
+# a look at times.
+
 from __future__ import annotations
 
 import logging
