@@ -157,9 +157,7 @@ class Scene:
     rows: RowTable  # The rows by their code
     row_top: FloatArray  # Upper border of each row's bars, in px from the top; shape (n_rows,), float64
     row_bottom: FloatArray  # Lower border of each row's bars, in px from the top; shape (n_rows,), float64
-    row_pale: (
-        BoolArray  # Whether a row holds ranges that are drawn pale, since their kernels are drawn too; shape (n_rows,), bool
-    )
+    row_pale: BoolArray  # Whether a row holds ranges that are drawn pale beside their kernels; shape (n_rows,), bool
     lanes: tuple[LaneBox, ...]
     """Where each lane of the trace is, by its code; where there are partitions, they do not follow each other in this order."""
     groups: tuple[GroupBox, ...]  # Where the partitions are, from the top; empty where there are none

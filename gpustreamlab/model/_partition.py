@@ -14,7 +14,7 @@ from gpustreamlab.model._fields import Checked, Count, Positive, Whole, check_fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMResource(Checked):
-    """Granularity in which the SMs of a device are shared out, read from the device. Source: CUDA driver API, ``CUdevSmResource``."""
+    """Granularity in which the SMs of a device are shared out. Source: CUDA driver API, ``CUdevSmResource``."""
 
     min_sms: Positive
     """Fewest SMs that a partition can have."""
