@@ -249,7 +249,9 @@ def index_array(lab):
         return x[[100, 200]]
 
 
-@case("page-locked host memory is filled on one stream and uploaded on another", RAW, missing=COMPUTE_WAITS, only_simulated=True)
+@case(
+    "page-locked host memory is filled on one stream and uploaded on another", RAW, missing=COMPUTE_WAITS, only_simulated=True
+)
 def pinned_buffer(lab):
     lanes(lab)
     x = upload(lab)
