@@ -1,4 +1,4 @@
-"""The critical path: the chain of work, launches and host time that set how long a run took."""
+"""Which chain of work, launches and host time set how long a run took."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, EdgeKind, Int64Array, PathStep, SpanKind
 
 LISTED_PARTS = 12
-"""Parts of the path that the table lists."""
+"""How many parts of the path the table lists."""
 STEPS = tuple(PathStep)
 _ROOM = (Cause.COPY_ENGINE, Cause.GRID_FILLS_DEVICE, Cause.PARTITION_SMALL, Cause.SM_RESOURCES, Cause.SAME_SM_PRIORITY)
 _ORDER = (Cause.LEGACY_STREAM, Cause.QUEUE_ALIAS, Cause.GRAPH_ORDER)
@@ -31,15 +31,15 @@ class PathPart(NamedTuple):
     """All steps of one kind and name on a critical path."""
 
     step: PathStep
-    """Kind of step."""
+    """What kind of step."""
     name: str
     """The work, or what the host did."""
     stream: str
     """The stream, or the thread of the host."""
     total_ns: int
-    """Its part of the path, in ns."""
+    """How much of the path it is, in ns."""
     step_count: int
-    """Number of steps."""
+    """How many steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -82,7 +82,7 @@ class CriticalPath(Answer):
 
     @property
     def duration_ns(self) -> int:
-        """Length of the path: from its first step to its last, in ns."""
+        """How long the path is: from its first step to its last, in ns."""
         return int(self.end_ns[-1] - self.start_ns[0]) if len(self) else 0
 
     @property
@@ -289,7 +289,7 @@ def _innermost(trace: Trace, ranges: Int64Array, at_ns: Int64Array) -> Int64Arra
 
 
 class _Host:
-    """Calls of the threads of the host, and what they waited for."""
+    """What threads of the host did, and what they waited for."""
 
     def __init__(self, trace: Trace) -> None:
         waits = host_waits(trace)
