@@ -1,4 +1,4 @@
-"""Followers of the selections of one session: the backend's own library, and those that have an adapter."""
+"""What follows the selections of one session: the backend's own library, and those that have an adapter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Source(NamedTuple):
     """One adapter that can be made."""
 
     origin: str
-    """Package that brings it, in words."""
+    """Who brings it, in words."""
     load: Callable[[], AdapterFactory]
     """Imports the factory."""
 
@@ -66,7 +66,7 @@ def _given(make: AdapterFactory) -> AdapterFactory:
 
 
 STRAY = "its work leaves the lane; lab.trace.strays() finds it"
-"""Consequence where a library does not follow."""
+"""What it means that a library does not follow."""
 
 
 class Follower:
@@ -78,7 +78,7 @@ class Follower:
         self.version = version
         self.adapter = adapter
         self.calls: tuple[Callable[[LaneStream], object], Callable[[Any], None]] = adapter.select, adapter.restore
-        """Functions to call; read at once, since another thread may switch the adapter off between two readings."""
+        """What to call now; read at once, since another thread may switch the adapter off between two readings."""
         self.session_count = 0
 
     def switch_off(self) -> None:
@@ -139,7 +139,7 @@ class Registry:
                 if callable(close):
                     try:
                         close()
-                    except Exception as error:  # noqa: BLE001 - reported, and the others are closed
+                    except Exception as error:  # noqa: BLE001 - told, and the others are closed
                         _log.warning(self._note(Failure(follower, "close", error)))
 
     def take_untold(self) -> list[str]:
@@ -149,7 +149,7 @@ class Registry:
             return untold
 
     def tell(self, failures: list[Failure]) -> None:
-        """Switch off what raised. The first failure of a library on a device gives a warning."""
+        """Switch off what raised. The first failure of a library on a device is told as a warning."""
         with self.lock:
             texts = [text for failure in failures if (text := self._note(failure))]
         for text in texts:
@@ -171,7 +171,7 @@ class Registry:
         )
 
     def _make(self, module: str, ordinal: int) -> Follower | None:
-        """Make the first adapter that can be made, and report those that cannot."""
+        """Make the first adapter that can be made, and tell of those that cannot."""
         version = installed_version(module)
         title = f"{module} {version}".strip()
         told, has_work = [], False
@@ -252,7 +252,7 @@ class Followers:
 
     def __init__(self, select: Callable[[Any], object], restore: Callable[[Any], None], ordinal: int) -> None:
         self.module_count = -1
-        """Number of loaded modules as the libraries were looked for; -1 if one was being imported then."""
+        """How many modules were loaded as the libraries were looked for; -1 if one was being imported then."""
         self.active: tuple[Follower, ...] = ()
         """Adapters in use, in the order of their making."""
         self.ordinal = ordinal
@@ -346,9 +346,9 @@ class LibraryState:
     version: str
     """Its version; empty where it is not installed."""
     state: AdapterState
-    """State of the library."""
+    """What it does."""
     reason: str
-    """The way it follows, or why not."""
+    """How, or why not."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {f'{self.name} {self.version}'.strip()}: {self.state}>"

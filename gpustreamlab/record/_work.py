@@ -29,7 +29,7 @@ from gpustreamlab.record._stacks import StackBatch
 from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.typing import BoolArray, Int64Array
 
-DETAIL_LIMIT = 65_536  # Different details in one session; later ones share one that says so
+DETAIL_LIMIT = 65_536  # Different details told apart in one session; later ones share one that says so
 DETAIL_CHARACTERS = 64 << 20  # Characters of all their names together, beyond which later ones share it too
 MAX_FULL_NAME = 8_192  # Longest full name, in characters; a longer one is cut and ends in "…"
 OTHER_DETAIL = WorkDetail(full_name="(other details)")  # Stands for all that are beyond a limit

@@ -1,4 +1,4 @@
-"""Predictions: the time of a recorded run with another layout of the SMs, from times of its parts alone."""
+"""What a recorded run would take with its SMs shared out in another way, from what its parts take alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEAST_ERROR_GPU = 0.1
 """Nor of a GPU's. Source: `bench.tuning` on an H100, 12 predictions of 4 programs: off by 5 to 9% in the median of three
 runs."""
 FEWEST_POINTS = 2
-"""Sizes that a model needs: one says nothing about another."""
+"""From one size nothing can be said about another one."""
 FLAT_SHARE = 0.1
 """Where the last two sizes of a short sweep differ by no more than this share, more SMs are taken to be of no use."""
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
@@ -38,7 +38,7 @@ _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction(Reported):
-    """Predicted time of a recorded run with another layout. Made by `Trace.what_if`. Only `measured` was measured."""
+    """What a recorded run would take with another layout. Made by `Trace.what_if`. Only `measured` was measured."""
 
     _columns: ClassVar = ()
 
@@ -57,9 +57,9 @@ class Prediction(Reported):
     held_out: tuple[float, float]
     """Error of the solo times used, as a share: the mean, weighted by busy time, of what the models are off by at the sizes
     around those used when they have not seen these, and the worst at any size. Sizes that were swept count with the interval of
-    their median. NaN where a sweep has too few sizes."""
+    their median. NaN where a sweep has too few sizes to tell."""
     notes: tuple[str, ...] = ()
-    """Sentences on what the prediction leaves out."""
+    """What the prediction leaves out, one sentence each."""
 
     @property
     def own_error(self) -> float:
@@ -68,7 +68,7 @@ class Prediction(Reported):
 
     @property
     def error(self) -> float:
-        """Expected error of the makespan, as a share of it: no bound.
+        """How far off the makespan may be, as a share of it: an expectation, no bound.
 
         It is `own_error` without its sign and the error of the solo times, at least 3% for the simulated device and 10% for a
         GPU; NaN where sweeps have too few sizes.
@@ -114,11 +114,11 @@ class Prediction(Reported):
 
 @dataclass(frozen=True, slots=True)
 class _Solo:
-    """Models and errors of one sweep."""
+    """What one sweep tells."""
 
     sweep: Sweep
     fill: float
-    """Number of SMs that all blocks of its longest kernel fill at once; 0 where that is not known."""
+    """How many SMs all blocks of its longest kernel fill at once; 0 where that is not known."""
 
     def time_ns(self, sms: int) -> float:
         """Return how long the kernels of a call take alone on so many SMs."""
@@ -153,7 +153,7 @@ class _Solo:
         return float(np.median(off)), max(off)
 
     def _last_wave(self, sms: int) -> float:
-        """Return the share by which a last wave that is not full may prolong the time of a model without waves."""
+        """Return the share by which a last wave that is not full may prolong what a model without waves tells."""
         fit = self.sweep.fit
         exact = self.fill / sms
         if fit is None or exact <= 1 or fit.model.startswith("waves"):
@@ -256,7 +256,7 @@ def _sweeps(given: object) -> dict[str, Sweep]:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Assignment of kernels to sweeps."""
+    """Which sweep each kernel's time comes from."""
 
     work: Work
     solos: Mapping[str, _Solo]
@@ -265,7 +265,7 @@ class _Parts:
     key: list[str | None]
     """The sweep of each piece of work; None for none."""
     scale: FloatArray
-    """Share of the time of a call that each is."""
+    """What of the time of a call each is."""
     known: dict[tuple[str, int], float] = field(default_factory=dict)
     """Times of calls by sweep and number of SMs, as they were worked out."""
 

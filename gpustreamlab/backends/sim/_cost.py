@@ -74,7 +74,7 @@ class HostCosts:
     instantiate_ns: int = 20_000
     """Making a graph of what was captured, but for its nodes. An assumption."""
     instantiate_node_ns: int = 2_000
-    """Making each node of a graph. An assumption."""
+    """Making each node of a graph, or updating it. An assumption."""
     push_ns: int = 50
     """Opening or closing a range for other tools. Source: FACTS.md, an NVTX domain."""
     clock_read_ns: int = 40
