@@ -1,4 +1,4 @@
-"""Events of Chrome's trace event format, of any phase, as columns; and the processes and threads of their tracks."""
+"""What the events of Chrome's trace event format tell, of any phase, as columns; and the processes and threads they are of."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MOST_MARKERS = 10_000
 """Most instants that become markers across all lanes; later ones are left out, and counted."""
 
 _NO_NUMBERS, _FURTHER = OF_VALUES = ("values of counters that are no numbers", "values of further counters")
-"""Values that are left out of events that are read."""
+"""What is left out of events that are read."""
 _SENSELESS = "refused, as their times make no sense"
 _SLICE_COLUMNS = ("start_ns", "end_ns", "track", "shape", "correlation", "kind")
 _OF_XLA = (b"correlation_id", b"_details")
-"""Bytes in the arguments that are read."""
+"""What stands in arguments that are read."""
 _GPU = re.compile(r"/device:GPU:(\d{1,7})\b")
 _STREAM = re.compile(r"Stream #(\d{1,18})\b")
 
@@ -52,7 +52,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Top(msgspec.Struct):
-    """Top-level fields of a file, beside its events."""
+    """What is read of a file beside its events."""
 
     base_ns: object = msgspec.field(name="baseTimeNanoseconds", default=None)
     viztracer: object = msgspec.field(name="viztracer_metadata", default=None)
@@ -64,7 +64,7 @@ class _NameArgs(msgspec.Struct, gc=False):
 
 
 class _WorkArgs(msgspec.Struct, gc=False):
-    """XLA's arguments of work. Its values are texts."""
+    """What XLA tells of work. Its values are texts."""
 
     correlation: object = msgspec.field(name="correlation_id", default=None)
     context: object = msgspec.field(name="context_id", default=None)
@@ -83,7 +83,7 @@ _NO_ARGS = _WorkArgs()
 
 
 class Shape(NamedTuple):
-    """Fields that many slices share."""
+    """What many slices share."""
 
     name: str
     kernel: str = ""
@@ -102,7 +102,7 @@ class Track(NamedTuple):
 
 
 _OTHERS = Track(-1, "", is_async=True)
-"""Track that further threads share."""
+"""What further threads share."""
 
 
 class Tracks:
@@ -115,7 +115,7 @@ class Tracks:
         """Of processes and of their threads."""
         self._order: dict[tuple[int, str | None], int] = {}
         self.contexts: dict[int, int] = {}
-        """By track; the first one in the file counts."""
+        """By track; the first one that was told counts."""
 
     def process(self, event: Event) -> int:
         """Return the number of an event's process."""
@@ -144,7 +144,7 @@ class Tracks:
                 self._order[key] = whole_number(args.sort_index)
 
     def close(self) -> None:
-        """Describe each track, once all names are known."""
+        """Tell what each track is, as all names are known."""
         self._gpus = {key[0]: found for key, name in self._names.items() if key[1] is None and (found := _GPU.search(name))}
         self.streams: dict[Track, tuple[int, int]] = {}
         """Device and number of each track that is a stream, where the names are those that XLA gives."""
@@ -211,12 +211,12 @@ class Tracks:
 
 
 class Events:
-    """Events of a file, in their order."""
+    """What the events of a file tell, in their order."""
 
     def __init__(self) -> None:
         self.tracks = Tracks()
         self.shapes: dict[Shape, int] = {}
-        """Shapes of slices, with their codes."""
+        """What many slices share, by its code."""
         self.flows = {name: array("q") for name in ("id", "phase", "time_ns", "track", "is_next")}
         """Ends of flows."""
         self.quantities: dict[tuple[int, str], int] = {}
@@ -226,7 +226,7 @@ class Events:
         self.markers: list[Marker] = []
         """Instants of all lanes."""
         self.left_out: Counter[str] = Counter()
-        """Events and values that were not used, in words, with their number."""
+        """What was not used, in words, and how many."""
         self._rows = array("q")
         self._plain: dict[str, int] = {}
         self._known_tracks: dict[tuple[object, object], int] = {}
