@@ -45,7 +45,7 @@ from gpustreamlab.typing import CaptureTier, Int64Array
 _log = logging.getLogger(__name__)
 
 
-KEPT_WINDOWS = 10_000  # Windows that are told apart; of more, the two oldest count as one
+KEPT_WINDOWS = 10_000  # Windows that are kept; of more, the two oldest count as one
 
 
 class CaptureWindows:
@@ -90,9 +90,9 @@ class CaptureWindows:
 
 
 class KernelTier:
-    """Takes what a source of activities tells, in batches.
+    """Drains a source of activity records, in batches.
 
-    Work that was launched while kernels were captured may end, and be told of, after `stop`: it is taken until `finish`.
+    Records of work that was launched while kernels were captured may come after `stop`: they are taken until `finish`.
 
     Whatever goes wrong here ends the capture, and nothing else.
     """
@@ -107,7 +107,7 @@ class KernelTier:
         reader.lanes_of = in_flight.lanes_of
         self._threads = reader.threads
         self._stacks = StackSampler(backend.glance_ns)
-        # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
+        # Held while a batch is taken and stored, so that batches are stored in their order.
         self._lock = process_lock()
         self._is_taking = False
         self._source: ActivitySource | None = None
@@ -142,7 +142,7 @@ class KernelTier:
 
     @property
     def is_awaiting_work(self) -> bool:
-        """True while work may be told of: from before the start until `finish`."""
+        """True while records of work may come: from before the start until `finish`."""
         return self._in_flight.is_awaiting_work
 
     def facts(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class KernelTier:
             self._threads.note(state.ident, state.name, self._backend.host_time_ns())
 
     def take(self, *, is_last: bool = False, is_complete: bool = True) -> None:
-        """Take what the source tells, and store it. Never waits for the device; after a failure the capture is off."""
+        """Drain the source, and store its records. Never waits for the device; after a failure the capture is off."""
         source = self._source
         if source is None:
             return
@@ -370,7 +370,7 @@ class KernelTier:
         self._reader.forget_calls()
 
     def _complete_until_ns(self, source: ActivitySource) -> int:
-        """Return until when everything is told of: now, or where the source has lost the device, when it saw it last."""
+        """Return until when the records are complete: now, or where the source has lost the device, when it saw it last."""
         with observing(self._backend):
             now_ns = self._now_ns()
             return min(now_ns, self._backend.host_to_clock_ns(source.complete_until_host_ns)) if source.lost_reason else now_ns

@@ -58,7 +58,7 @@ FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int, int]
 (host ns), its number, its parent's number or -1, and when it was closed (host ns). A plain tuple: a named one takes 0.3 us."""
 
 Entry: TypeAlias = tuple[tuple[Any, Any], int, int, Any]
-"""What a thread has entered: a `Range`, a selection, `STEP` or `LEFT` stands last.
+"""An entry of a thread's stack: a `Range`, a selection, `STEP` or `LEFT` stands last.
 
 Of a range: its pair of events, when it was queued (host ns), and its number. What is no range has the time and the number of
 the range below it, so that the parent of a range is the number of the entry below."""
@@ -111,7 +111,7 @@ class RecordedLane:
 
     @property
     def has_waiting(self) -> bool:
-        """True if closed ranges wait for the device, or to be told of their work."""
+        """True if closed ranges wait for the device, or for records of their work."""
         return any(queue for queue, _ in self.queues())
 
     @property
@@ -148,7 +148,7 @@ class RecordedLane:
 
 
 class ThreadState:
-    """What one thread has open and selected."""
+    """Open ranges and selections of one thread."""
 
     __slots__ = ("__weakref__", "cell_depth", "ident", "left_count", "name", "stack", "thread", "watch", "writer", "writers")
 
@@ -223,8 +223,8 @@ class LaneWriter:
 class Range:
     """A named range on a lane, for one thread, as a context manager.
 
-    Opening and closing return at once. While kernels are recorded they put nothing on the stream: the work inside tells from
-    when to when the range lasted. Else each enqueues an event. An exception inside passes through unchanged and the range
+    Opening and closing return at once. While kernels are recorded they put nothing on the stream: the work inside times
+    the range. Else each enqueues an event. An exception inside passes through unchanged and the range
     is kept. An interrupt (Ctrl-C) while it opens or closes leaves no range open: it is kept whole, or counted as dropped.
     """
 
@@ -238,7 +238,7 @@ class Range:
 
     @property
     def name(self) -> str:
-        """How the user calls it."""
+        """Name that the user gave it."""
         return self._name
 
     @property
@@ -253,7 +253,7 @@ class Range:
 
     @property
     def is_listed(self) -> bool:
-        """Whether it is given to whoever asks for a range of its name."""
+        """Whether it is the range that its writer returns for its name."""
         return self._writer.ranges.get(self._name) is self
 
     def __enter__(self) -> None:
@@ -298,7 +298,7 @@ class Range:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         writer = self._writer
         recorder = writer.recorder
-        # Before NVTX is told: what CUPTI tells of behind that marker was launched later.
+        # Before the NVTX range ends: what CUPTI records behind that marker was launched later.
         closed_ns = recorder.host_time_ns()
         stack = writer.stack
         if (stack[-1][3] is not self and not self._uncover(error)) or (
@@ -307,7 +307,7 @@ class Range:
             return
         events, queued_host_ns, number, _ = entry = stack[-1]
         try:
-            # No call stands before this one, so an interrupt comes after NVTX has been told.
+            # No call stands before this one, so an interrupt comes after the NVTX range has ended.
             recorder.pop_range()
             if writer.lane.is_closed:
                 writer.lane.refuse()
@@ -354,13 +354,13 @@ class Range:
         return True
 
     def set_aside(self) -> Range:
-        """Return what opens it again later, maybe in another thread; from now on nobody else is given this object."""
+        """Return what opens it again later, maybe in another thread; the writer does not return this object any more."""
         if self.is_listed:
             del self._writer.ranges[self._name]
         return self
 
     def abandon(self) -> None:
-        """Do nothing, where it is not opened again: leaving a range that is not open is told."""
+        """Do nothing, where it is not opened again: leaving a range that is not open is an error anyway."""
 
     def resume(self) -> None:
         """Open it again: for its thread and lane, or a stand-in where the task that opened it has moved."""
@@ -403,7 +403,7 @@ class Range:
         return False
 
     def _left_stand_in(self, error: BaseException | None) -> bool:
-        """Leave what stands for it where its task goes on; tell whether there was such a one."""
+        """Leave its stand-in where its task goes on; tell whether there was one."""
         innermost = self._writer.recorder.thread_state().stack[-1][3]
         if isinstance(innermost, StandInRange) and innermost.original is self:
             innermost.__exit__(None, error, None)
@@ -518,7 +518,7 @@ class OpenRange(ProcessBound):
             with recorder.lock:
                 recorder.in_flight.hand_over(self._lane, row, self._thread)
         finally:
-            with recorder.lock:  # at the end: until it waits, what is told of its work is laid against it as open
+            with recorder.lock:  # at the end: until it waits, records of its work are laid against it as open
                 self._lane.started.discard(self)
 
     def _record(self, event: Any) -> None:
