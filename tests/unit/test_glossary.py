@@ -148,7 +148,7 @@ def test_what_a_user_makes_and_selects_is_called_a_stream():
 
 
 def says_lane(text: str) -> bool:
-    return re.search(r"\blanes?\b", CODE.sub("", text), re.IGNORECASE) is not None
+    return re.search(r"\blanes?\b(?! of (?:the|a) (?:timeline|trace))", CODE.sub("", text), re.IGNORECASE) is not None
 
 
 @pytest.mark.parametrize(
