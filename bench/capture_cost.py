@@ -92,7 +92,7 @@ def _row(name: str, rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]
         "us a launch": round(statistics.median(figures["launch"] for figures in own) * 1e6, 2),
         "times off": round(statistics.median(f[name]["launch"] / f["off: launches alone"]["launch"] for f in rounds), 3),
         "us to read a kernel": round(statistics.median(figures["read"] for figures in own) * 1e6, 2),
-        "kernels recorded": f"{int(own[-1]['kernels']):,} of {int(own[-1]['launches']):,}",
+        "kernels told of": f"{int(own[-1]['kernels']):,} of {int(own[-1]['launches']):,}",
     }
 
 
@@ -107,7 +107,7 @@ def _many(lab: Session, launch: Callable[[int], float]) -> dict[str, Any]:
         "what": "kernels, 1,000,000 in one go",
         "us a launch": round(seconds / MANY * 1e6, 2),
         "us to read a kernel": round((time.perf_counter() - began_s) / MANY * 1e6, 2),
-        "kernels recorded": f"{kept:,} of {MANY:,}, {dropped:,} counted as dropped",
+        "kernels told of": f"{kept:,} of {MANY:,}, {dropped:,} counted as dropped",
     }
 
 

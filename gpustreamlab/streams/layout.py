@@ -141,14 +141,14 @@ class _Move(NamedTuple):
     """Where a stream goes in one change of places."""
 
     spec: ContextSpec | None
-    """Resources of the green context there; None for the whole card."""
+    """What the green context there is made of; None for the whole card."""
     part: Partition | None
     wanted: str | None
     """The partition that the stream wants to be in from then on."""
 
 
 DRAIN_ROUNDS = 100
-"""Rounds of waiting for streams that move, while others go on giving them work."""
+"""How often streams that move are waited for, while others go on giving them work."""
 
 
 class Partitions:
@@ -157,7 +157,7 @@ class Partitions:
     def __init__(self, backend: Backend, recorder: Recorder, cache: ContextCache, locks: SessionLocks) -> None:
         self.cache = cache
         self.layout: Layout | None = None
-        """Layout in force; None for the whole card."""
+        """How the SMs are shared out now; None for the whole card."""
         self.find_streams: Callable[[], Collection[Stream]] = tuple
         """Finds the session's streams, closed ones too."""
         self._backend = backend
@@ -285,7 +285,7 @@ class Partitions:
         return stop
 
     def tell(self) -> None:
-        """Call the watchers with the layout in force."""
+        """Tell everyone who watches how the layout is now."""
         for key, listener in [*self._listeners.items()]:
             try:
                 listener(self.layout)
