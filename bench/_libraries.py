@@ -160,6 +160,6 @@ LIBRARIES = (
     Library("CuPy", "fft", "cupy", _cupy_fft),
     Library("CuPy", "raw_kernel", "cupy", _raw_kernel),
     Library("Numba-CUDA", "kernel", "numba", _numba),
-    Library("cuda.core", "launch(lane.core, ...)", "cuda.core", _cuda_core),
+    Library("cuda.core", "launch(stream.core, ...)", "cuda.core", _cuda_core),
     Library("JAX", "jit matmul", "jax", _jax, follows=False),
 )

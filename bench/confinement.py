@@ -143,7 +143,7 @@ def row_of(library: Library, proof: Proof) -> dict[str, Any]:
         "expected": "yes" if library.follows else "no",
         "first start": round(seen.start_ns / 1e3, 1),
         "beside one SM taken": round(proof.beside.start_ns / 1e3, 1),
-        "on lane B": round(proof.elsewhere.start_ns / 1e3, 1),
+        "on stream B": round(proof.elsewhere.start_ns / 1e3, 1),
         "strays": seen.stray_count,
     }
 

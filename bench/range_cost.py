@@ -88,7 +88,7 @@ def _works(lab: Session) -> dict[str, Callable[[], None]]:
         "range": ranges,
         "floor + CuPy's with stream": floor_selected,
         "lab.on (selection + range)": partial(_select, lab, stream),
-        "lab.on, a lane of a partition": partial(_select, lab, lab.stream("confined", partition="p")),
+        "lab.on, a stream of a partition": partial(_select, lab, lab.stream("confined", partition="p")),
     }
     return works | _torch_works()
 

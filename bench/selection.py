@@ -1,4 +1,4 @@
-"""What selecting a lane costs the host with 0, 1 and 3 frameworks loaded, beside the frameworks' own ``with`` in the same run.
+"""What selecting a stream costs the host with 0, 1 and 3 frameworks loaded, beside the frameworks' own ``with`` in the same run.
 
 CuPy is always there. The frameworks are loaded one after the other, in this process: torch, then Numba-CUDA and Triton. Their
 own cost is what a user would write without this package: ``with cupy_stream, torch.cuda.stream(s):`` (Numba-CUDA and Triton
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
                 for name, values in times.items()
             ]
         print(lab.recording.adapters)
-    report(f"Host cost of selecting a lane (median of {ROUNDS} rounds of {CALLS:,})", rows, argv)
+    report(f"Host cost of selecting a stream (median of {ROUNDS} rounds of {CALLS:,})", rows, argv)
 
 
 def _works(lab: Session, stream: Stream, count: int) -> dict[str, Callable[[], None]]:

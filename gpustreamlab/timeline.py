@@ -1,4 +1,4 @@
-"""What a trace is looked at with: the timeline, and two traces beside each other."""
+"""The timeline of a trace, and the comparison of two traces."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Timeline:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What readers wrote on it, in order of time."""
+        """Notes that readers wrote on it, in order of time."""
         return tuple(note for note in self.trace.notes if note.kind is NoteKind.NOTE)
 
     def save(

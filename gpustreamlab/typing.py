@@ -44,7 +44,7 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 
 class SpanKind(StrEnum):
-    """What a span of a trace stands for. The order is the code stored in a trace's ``kind`` column."""
+    """Kind of a span of a trace. The order is the code stored in a trace's ``kind`` column."""
 
     RANGE = "range"
     """A range that the user named: two events on a stream."""
@@ -87,7 +87,7 @@ class PeerAccess(StrEnum):
 
 
 class LaneKind(StrEnum):
-    """What a row of the timeline stands for."""
+    """Kind of a lane: a stream, or a thread of the host."""
 
     STREAM = "stream"
     """A stream of a device."""
@@ -96,7 +96,7 @@ class LaneKind(StrEnum):
 
 
 class MarkerKind(StrEnum):
-    """What a moment that is marked in a trace stands for. Changes of the layout are kept apart, with the layouts."""
+    """Kind of a marker of a trace. Changes of the layout are kept apart, with the layouts."""
 
     CELL = "cell"
     """A notebook cell began that recorded ranges."""
@@ -105,7 +105,7 @@ class MarkerKind(StrEnum):
 
 
 class NoteKind(StrEnum):
-    """Who says what a note of a trace says, and of what."""
+    """Origin of a note of a trace."""
 
     NOTE = "note"
     """A reader wrote it."""
@@ -114,7 +114,7 @@ class NoteKind(StrEnum):
 
 
 class HazardKind(StrEnum):
-    """How two accesses of the same memory conflict."""
+    """Conflict of two accesses of the same memory."""
 
     READ_AFTER_WRITE = "read-after-write"
     """Read on one stream without waiting for the write on another: the values may be old ones."""
@@ -138,7 +138,7 @@ class HazardMode(StrEnum):
 
 
 class CaptureTier(StrEnum):
-    """How much of the device's work a trace holds."""
+    """Tier of capture: how much of the device's work a trace holds."""
 
     RANGES = "ranges"
     """Named ranges only, each timed by a pair of events."""
@@ -198,35 +198,35 @@ class Cause(StrEnum):
     NOT_OFFERED = "NOT_OFFERED"
     """Only one stream had work queued or running: nothing was there to overlap with."""
     UNKNOWN = "UNKNOWN"
-    """The trace does not tell."""
+    """Not known from the trace."""
 
 
 class Certainty(StrEnum):
-    """How sure a finding is."""
+    """Certainty of a finding."""
 
     PROVED = "proved"
     """Records in the trace show it, and no other cause fits."""
     LIKELY = "likely"
     """Consistent with all that is known; a record that would prove it is missing."""
     UNKNOWN = "unknown"
-    """Nothing in the trace tells; what was ruled out is said."""
+    """Not known from the trace; what was ruled out is listed."""
 
 
 class IdleKind(StrEnum):
-    """What a stream was idle for."""
+    """Reason why a stream was idle."""
 
     HOST = "host"
-    """What came next was launched when it was idle already."""
+    """The next work was launched when the stream was idle already."""
     EVENT = "event"
     """It waited for an event."""
     LAUNCH = "launch"
-    """What came next had been launched, and began within 30 us."""
+    """The next work had been launched, and began within 30 us."""
     OTHER = "other"
-    """What came next had been launched, and did not begin: no room on the SMs, a busy copy engine, or unknown."""
+    """The next work had been launched, and did not begin: no room on the SMs, a busy copy engine, or unknown."""
 
 
 class PathStep(StrEnum):
-    """What a step of a critical path is."""
+    """Kind of a step of a critical path."""
 
     WORK = "work"
     """Work that ran on a stream."""
@@ -239,7 +239,7 @@ class PathStep(StrEnum):
 
 
 class Rounding(StrEnum):
-    """What a partition gets where the device cannot grant exactly what was asked for."""
+    """Rounding of a partition where the device cannot grant exactly the SMs that were asked for."""
 
     UP = "up"
     """At least as many SMs as asked for."""
@@ -250,7 +250,7 @@ class Rounding(StrEnum):
 
 
 class Feature(StrEnum):
-    """What a device and its driver may be able to do with SMs, work queues and memory."""
+    """Features of a device and its driver for SMs, work queues and memory."""
 
     GREEN_CONTEXTS = "green-contexts"
     """Partition the SMs: contexts made of groups of SMs."""
@@ -295,10 +295,10 @@ class SessionState(StrEnum):
 
 
 class SpoolState(StrEnum):
-    """How a spool stands."""
+    """State of a spool."""
 
     WRITING = "writing"
-    """What is new is appended, some times a second."""
+    """New chunks are appended, some times a second."""
     FAILING = "failing"
     """The last write failed; it is tried again."""
     FULL = "full"

@@ -291,7 +291,7 @@ def make_report(soak: Soak, samples: list[Sample]) -> dict[str, Any]:
         *memory_rows(samples),
     ]
     closes = "closes of what is in use" if soak.is_rude else "closes"
-    title = f"Soak on {soak.backend}, seed {soak.seed}: {len(soak.progress)} threads, random lanes, repartitions, {closes}"
+    title = f"Soak on {soak.backend}, seed {soak.seed}: {len(soak.progress)} threads, random streams, repartitions, {closes}"
     counts = {name.replace("_", " "): count for name, count in sorted(soak.counts.items())}
     return {"title": title, "machine": machine(), "rows": rows, "counts": counts, "samples": samples}
 

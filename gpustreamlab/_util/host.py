@@ -1,4 +1,4 @@
-"""Which machine this is, and how large a file may become in it."""
+"""Identifiers of this machine and its clock, and its room for files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpustreamlab.errors import TraceFileError
 
 @cache
 def host_id() -> str:
-    """Return what tells this machine, since it was started, from every other; its name cannot be read from it."""
+    """Return an identifier of this machine since its start, a hash from which its name cannot be read."""
     told = str(uuid.getnode())
     with suppress(OSError):  # Linux alone has it; containers of one host share it
         told = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
@@ -22,7 +22,7 @@ def host_id() -> str:
 
 @cache
 def monotonic_clock_id() -> str:
-    """Return what tells the clock of `time.monotonic_ns` from every other, or nothing where that is not known.
+    """Return an identifier of the clock of `time.monotonic_ns`, or nothing where that is not known.
 
     Processes of one Linux share it, but those in a time namespace of their own. Source: time_namespaces(7).
     """
@@ -40,7 +40,7 @@ _MEMORY, _CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 def room_bytes() -> int:
     """Return how much a file may unpack to now."""
     free = [2 * LARGEST_UNPACKED_BYTES]
-    with suppress(OSError, IndexError):  # Linux alone tells
+    with suppress(OSError, IndexError):  # Linux only
         free.append(int(_MEMORY.read_text(encoding="ascii").partition("MemAvailable:")[2].split()[0]) << 10)
     with suppress(OSError, ValueError, IndexError):  # in a container that has a limit; pages of files make room
         most, used = (int((_CONTAINER / f"memory.{name}").read_text(encoding="ascii")) for name in ("max", "current"))

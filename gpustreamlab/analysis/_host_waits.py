@@ -317,7 +317,7 @@ def calls_by(meta: TraceMetadata) -> str:
 def _nothing_captured(result: HostWaits) -> str:
     """Say that calls were not captured, and what to type."""
     if result.metadata.imported:
-        return f"no calls of the host are in the trace: {calls_by(result.metadata)} tells of them"
+        return f"no calls of the host are in the trace: {calls_by(result.metadata)} records them"
     if result.metadata.tier is CaptureTier.KERNELS:
         return "no calls of the host were captured: capture them with lab.capture('kernels'), without host=False"
     return "calls of the host were not captured, only ranges: capture them with lab.capture('kernels')"

@@ -1,4 +1,4 @@
-"""Which thread launched late, between which of its calls, where its Python stood; and which streams waited for the host."""
+"""Late launches by thread, calls and Python function; and the streams that waited for the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_BOUND_GAPS = 20
 LEAST_BOUND_NS = 10_000_000
 """From which time on it is worth telling."""
 LEAST_SAMPLES = 12
-"""Of fewer samples their number is told, not a share."""
+"""Of fewer samples the number is shown, not a share."""
 _NAME_WIDTH = 40
 _FUNCTION_WIDTH = 80
 
@@ -37,7 +37,7 @@ class FunctionCount(NamedTuple):
     function: str
     """The function, with its file and its first line."""
     sample_count: int
-    """How many samples."""
+    """Number of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,9 @@ class HostBound:
     total_ns: int
     """From the stream's first start to its last end, without pauses longer than 1 s, and between cells, in ns."""
     gap_count: int
-    """How many gaps that were."""
+    """Number of gaps."""
     median_ns: int
-    """How long the median of them was, in ns."""
+    """Median of their lengths, in ns."""
     calls: tuple[str, str]
     """The thread's last call before most of these launches, and the call that launched."""
     function: str | None
@@ -65,7 +65,7 @@ class HostBound:
     function_share: float
     """In which share of the samples."""
     sample_count: int
-    """How many samples there are in the gaps."""
+    """Number of samples in the gaps."""
 
     def __str__(self) -> str:
         who = "the host" if self.thread is None else f"thread {display_name(self.thread, _NAME_WIDTH)!r}"
@@ -141,13 +141,13 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
 def find_host_bound(trace: Trace, streams: Iterable[int], pieces: Pieces) -> tuple[HostBound, ...]:
     """Return which of some streams stood idle for most of their time because the host launched late; the longest first."""
     if not len(trace.edges.select(EdgeKind.LAUNCH)):
-        return ()  # nobody knows whether the thread waited for the device
+        return ()  # it is not known whether the thread waited for the device
     cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
     wanted, found = {*streams}, []
     for part in ordered_by_lane(trace, pieces.counted):
         reach_ns = np.maximum.accumulate(trace.end_ns[part])
         row, since_ns, start_ns = part[1:], reach_ns[:-1], trace.start_ns[part[1:]]
-        # Until what it was told to wait for had ended an earlier launch would have changed nothing.
+        # An earlier launch would have changed nothing until the work that its stream waits for had ended.
         source, _ = event_waits(trace, row, 0)
         free_ns = np.maximum(since_ns, np.where(source >= 0, trace.end_ns[source], since_ns))
         is_pause = start_ns - since_ns > PAUSE_NS
@@ -160,7 +160,7 @@ def find_host_bound(trace: Trace, streams: Iterable[int], pieces: Pieces) -> tup
 
 
 def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: int, pieces: Pieces) -> HostBound | None:
-    """Tell of gaps before some rows of a stream, since some times, if they are most of its time."""
+    """Report gaps before some rows of a stream, since some times, if they are most of its time."""
     launched_ns, least_ns = trace.queued_ns[row], max(LEAST_BOUND_SHARE * total_ns, LEAST_BOUND_NS)
     if (launched_ns - since_ns).sum() < least_ns:
         return None

@@ -1,4 +1,4 @@
-"""Which process or device was late where all of them did the same, and who waited for it."""
+"""Stragglers: the process or device that was late where all of them did the same, and those that waited for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ALIKE = [SPAN_KINDS.index(kind) for kind in (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.KERNEL)]
 _PREFIX = re.compile(r"((?:rank|file) \d+)(?= )|([^: ]+)(?=:)")
-"""What names of lanes begin with where they tell whose they are."""
+"""Prefix of names of lanes with their rank, file or engine."""
 _COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
 _TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
 """Collectives that end on no rank before the last one has begun."""
@@ -38,17 +38,17 @@ class Lateness:
     is_collective: bool
     """True for kernels that wait for each other: then the one that ran shortest was last to arrive."""
     behind_ns: Int64Array
-    """How long each group had to wait for the last one; shape (n_rounds, n_groups), int64, in ns; -1 where it took no part."""
+    """Time that each group had to wait for the last one; shape (n_rounds, n_groups), int64, in ns; -1 where it took no part."""
     at_ns: Int64Array
     """When each round began on the first group, in ns; shape (n_rounds,), int64."""
     busy_ns: int
-    """What its spans last together, on all groups, in ns."""
+    """Duration of its spans together, on all groups, in ns."""
     error_ns: int
     """Bound on the error of `behind_ns`, in ns. Rounds that were closer are not counted for any group."""
 
     @property
     def late_ns(self) -> Int64Array:
-        """How long the others waited for the last one, in the median of them; shape (n_rounds,), int64, in ns."""
+        """Time that the others waited for the last one, the median of them; shape (n_rounds,), int64, in ns."""
         others = np.where(self.behind_ns > 0, self.behind_ns, np.nan).astype(float)
         some = np.where(np.isnan(others).all(axis=1, keepdims=True), 0.0, others)
         late_ns: Int64Array = np.rint(np.nanmedian(some, axis=1)).astype(np.int64)
@@ -56,28 +56,28 @@ class Lateness:
 
     @property
     def last(self) -> Int64Array:
-        """Which group was last in each round, or -1 where two were closer than the error; shape (n_rounds,), int64."""
+        """Last group in each round, or -1 where two were closer than the error; shape (n_rounds,), int64."""
         ordered = np.sort(np.where(self.behind_ns < 0, np.iinfo(np.int64).max, self.behind_ns), axis=1)
         found = np.where(self.behind_ns == 0, self.behind_ns, 1).argmin(axis=1)
         return np.where(ordered[:, 1] > self.error_ns, found, -1)
 
     @property
     def waited_ns(self) -> Int64Array:
-        """How long each group waited in all rounds together, if it did wait and not go on; shape (n_groups,), int64, in ns."""
+        """Time that each group waited in all rounds together, if it did wait and not go on; shape (n_groups,), int64, in ns."""
         total: Int64Array = np.maximum(self.behind_ns, 0).sum(axis=0)
         return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Stragglers(Answer):
-    """Who was late where several processes or devices did the same. False where nothing occurs on all of them."""
+    """Stragglers where several processes or devices did the same. False where nothing occurs on all of them."""
 
     groups: tuple[str, ...]
     """The processes, or devices, by their names."""
     names: tuple[Lateness, ...] = field()  # type: ignore[assignment] # not the trace's, which the base would give
-    """What they all did: collectives first, then what took longest."""
+    """Names that occur on all of them: collectives first, then what took longest."""
     remarks: tuple[str, ...] = ()
-    """What could not be compared, in sentences."""
+    """Sentences on what could not be compared."""
 
     _title: ClassVar = "Stragglers:"
     _columns: ClassVar = ()
@@ -138,9 +138,9 @@ def stragglers(trace: Trace) -> Stragglers:
     Notes
     -----
     Ranges and kernels of a name that occurs on all groups equally often: the n-th of each is one round, and whose ends last was
-    late. Rounds in which the two last are closer than ``metadata.clock_error_ns`` are counted for nobody. Where files tell the
+    late. Rounds in which the two last are closer than ``metadata.clock_error_ns`` count for none. Where files tell the
     communicator, kernels of collectives (all-reduce, all-gather, reduce-scatter) are matched by their sequence numbers; where
-    those are not told, by their order, if all ranks ran the same ones. Such a kernel ends on no rank before the last one has
+    the file has none, by their order, if all ranks ran the same ones. Such a kernel ends on no rank before the last one has
     arrived, so each rank waited for as long as its kernel ran longer than the shortest: that needs no common clock.
 
     Examples

@@ -1,4 +1,4 @@
-"""What a device did, as a backend tells it: kernels, copies, calls of the host, ranges of others. One form for all backends."""
+"""Activity records of a device, in one form for all backends: kernels, copies, calls of the host, NVTX ranges of others."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 OWN_PREFIX = "gpustreamlab_"
-"""How kernels of this package are named, those of its clocks and its probe of SMs: no trace has them, of whatever session."""
+"""Prefix of the kernels of this package, those of its clocks and its probe of SMs: no trace has them."""
 PROBE_NAME = f"{OWN_PREFIX}probe"
 """The kernel by which `PartitionTools.verify` finds where streams run."""
 
 
 PEER_COPY = "memcpy PtoP"
-"""How a copy from one device to another is named. It may run in a stream of the driver's: it is of who launched it."""
+"""Name of a copy from one device to another. It may run on a stream of the driver's; its stream is the one that launched it."""
 STAGED_COPY = "memcpy PtoP (through the host)"
 """Likewise, where neither device may read the other's memory. Its start is the earliest that it can have had."""
 
 
 class CallClass(IntEnum):
-    """What a call of the host was for."""
+    """Purpose of a call of the host."""
 
     LAUNCH = 0
     """It enqueued a kernel, a graph, a copy or a fill."""
@@ -117,7 +117,7 @@ class AnnotationBatch(_Batch):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DependencyBatch(_Batch):
-    """Streams that were told to wait for an event, as columns of equal length, int64 each."""
+    """Waits of streams for events (`cudaStreamWaitEvent`), as columns of equal length, int64 each."""
 
     source_context: Int64Array = field(default_factory=_nothing)
     """Of the stream in which the event was recorded."""
@@ -135,7 +135,7 @@ class DependencyBatch(_Batch):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryBatch(_Batch):
-    """How much memory streams hold, as columns of equal length."""
+    """Memory that streams hold, as columns of equal length."""
 
     time_ns: Int64Array = field(default_factory=_nothing)
     """On the backend's clock; int64."""
@@ -145,14 +145,14 @@ class MemoryBatch(_Batch):
     """As in `WorkBatch`; int64."""
     name: Int64Array = field(default_factory=_nothing)
     """Index into `Activities.names`: ``pool_used_bytes``, ``pool_reserved_bytes``, ``async_used_bytes``; int64. What a GPU's
-    streams held before the source was started is in none of them: CuPy and CUDA tell only of changes."""
+    streams held before the source was started is in none of them: CuPy and CUDA report changes only."""
     value: FloatArray = field(default_factory=lambda: np.empty(0, np.float64))
     """The bytes; float64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Activities:
-    """What was told of since the last time."""
+    """Records since the last `ActivitySource.drain`."""
 
     work: WorkBatch = field(default_factory=WorkBatch)
     calls: CallBatch = field(default_factory=CallBatch)
@@ -164,17 +164,17 @@ class Activities:
     details: tuple[WorkDetail, ...] = ()
     """Details of this batch."""
     told_until: Mapping[int, int] = field(default_factory=dict)
-    """By thread, numbered as in `CallBatch`, a host time: of what the thread launched before it, all that has ended was told
-    of, now or earlier."""
+    """By thread, numbered as in `CallBatch`, a host time: of what the thread launched before it, all that has ended has been
+    drained."""
 
 
 class StreamFacts(NamedTuple):
-    """What a backend knows of a stream that no session made."""
+    """Name, SMs and context of a stream that no session made."""
 
     name: str
-    """How to call it, for example ``"default stream"`` or ``"stream 13"``."""
+    """Name to show, for example ``"default stream"`` or ``"stream 13"``."""
     sm_count: int
-    """How many SMs its context has."""
+    """Number of SMs of its context."""
     device: int
     """CUDA device ordinal."""
     priority: int = 0
@@ -193,8 +193,8 @@ class ActivitySource(Protocol):
     description: str
     """Where the records come from, for example ``"CUPTI 13.0"``."""
     times_ranges: bool
-    """Whether ranges can be timed by the work inside them, without events: it then tells `Activities.told_until` of every
-    thread that closes a range. Read after `start`; one that lacks this attribute does not."""
+    """Whether ranges can be timed by the work inside them, without events: `Activities.told_until` then has every thread that
+    closes a range. Read after `start`; one that lacks this attribute does not."""
 
     def start(self) -> None:
         """Begin to collect; may be called again after `stop`, and twice.
@@ -243,7 +243,7 @@ class ActivitySource(Protocol):
         """
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
-        """Tell of a stream that is in the records and of no session."""
+        """Describe a stream that is in the records and of no session."""
 
     def close(self) -> None:
         """Stop, and release everything. Idempotent."""

@@ -1,4 +1,4 @@
-"""What a device has to be able to do. Two implementations ship: `sim` and `cuda`; one contract battery tests both."""
+"""The protocol of a backend. Two implementations ship, `sim` and `cuda`; one contract battery tests both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockInfo:
-    """What a backend's clock is, and how far it can be trusted. All errors are bounds, in ns."""
+    """A backend's clock and its errors. All errors are bounds, in ns."""
 
     description: str
     """The clock, in words."""
@@ -28,9 +28,9 @@ class ClockInfo:
     clock_error_ns: int
     """Error of the distance between any two time stamps."""
     range_error_ns: int
-    """What may remain of the events' own cost in a corrected range."""
+    """Rest of the events' own cost in a corrected range, at most."""
     range_correction_ns: int
-    """What is subtracted from each range for the events' own cost."""
+    """Time subtracted from each range for the events' own cost."""
     host_error_ns: int
     """Error of a host time put on this clock."""
 
@@ -51,7 +51,7 @@ class SplitGroup:
     """One group of a structured split. Source: CUDA driver API, ``CU_DEV_SM_RESOURCE_GROUP_PARAMS``."""
 
     sms: int
-    """How many SMs."""
+    """Number of SMs."""
     coscheduled_sms: int = 0
     """SMs that must be scheduled together; 0 for the device's default."""
     preferred_coscheduled_sms: int = 0
@@ -62,7 +62,7 @@ class SplitGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSpec:
-    """What a green context is made of: equal specs share one context."""
+    """Resources of a green context: equal specs share one context."""
 
     groups: tuple[int, ...] = ()
     """Numbers of the smallest groups of the device, ascending; `SMResource.group_count` stands for the remainder."""
@@ -80,7 +80,7 @@ class BackendContext(Protocol):
     number: int
     """Number of the context within the backend, from 1; 0 is the primary context."""
     sm_count: int
-    """How many SMs the device granted, read back from it."""
+    """Number of SMs that the device granted, read back from it."""
 
     def create_stream(self, *, priority: int) -> BackendStream:
         """Make a non-blocking stream whose kernels run on these SMs only."""
@@ -106,7 +106,7 @@ class BackendStream(Protocol):
 
     @property
     def sm_count(self) -> int:
-        """How many SMs its kernels may run on; a lent stream may be of a green context that others made."""
+        """Number of SMs that its kernels may run on; a lent stream may be of a green context that others made."""
 
     @property
     def is_blocking(self) -> bool:
@@ -162,10 +162,10 @@ class BackendGraph(Protocol):
 
 
 class GraphCapture(Protocol):
-    """What one stream, and those that join it, capture: a stream joins by waiting for an event of one that captures."""
+    """Capture of a CUDA graph by a stream and those that join it, by waiting for an event of one that captures."""
 
     keep: list[object]
-    """What lives as long as the graph."""
+    """Objects that live as long as the graph."""
 
     @property
     def node_count(self) -> int:
@@ -193,7 +193,7 @@ class Backend(Protocol):
     device: Device
     """The device, real or simulated."""
     capabilities: Capabilities
-    """What it and its driver can do with SMs and work queues."""
+    """Features of the device and its driver for SMs and work queues."""
     xp: Any
     """The array module: CuPy, or the simulated device's NumPy-compatible one."""
     priority_range: tuple[int, int]
@@ -298,7 +298,7 @@ class Backend(Protocol):
         """Close what `push_range` opened last in this thread."""
 
     def activity_source(self) -> ActivitySource:
-        """Return what tells of every kernel, copy and call; it does not collect yet.
+        """Return the source of records of every kernel, copy and call; it does not collect yet.
 
         Raises
         ------
@@ -309,10 +309,10 @@ class Backend(Protocol):
         """
 
     def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
-        """Tell of every access to arrays from now on, and of what orders them; None if others watch already."""
+        """Report every access to arrays from now on, and what orders them; None if others watch already."""
 
     def leave_accesses(self, sink: AccessSink) -> None:
-        """Tell of no more accesses. Idempotent."""
+        """Report no more accesses. Idempotent."""
 
     def duplicate(self, arrays: Sequence[Any]) -> list[Any]:
         """Return copies of arrays of `xp` and of NumPy, made in the selected stream; None for those of other libraries.

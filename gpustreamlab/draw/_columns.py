@@ -134,13 +134,13 @@ _WORK_COLUMNS = {
     "work_tail_ns": ("workTail", 0),
     "work_count": ("workCount", 0),
     "waited_name": ("waitedName", NO_WAIT),
-}  # What columns of device work are called on the page, and what a span has that tells nothing of it
+}  # Names of the columns of device work on the page, and the value of a span that has none
 
 WORK_DEFAULTS = {name: value for name, (_, value) in _WORK_COLUMNS.items()}
 """Where all spans have these values, they take no bytes."""
 
 _FROM_INDEX, _FROM_PREVIOUS, _FROM_RANK = range(3)
-"""What places are told from: the index of the span, the place of the one before it in its row, or its rank by start."""
+"""Ways to pack places: as steps from the index of the span, from the place before it in its row, or from its rank by start."""
 
 
 def _nothing(*shape: int) -> Int64Array:
@@ -176,7 +176,7 @@ class SpanColumns:
     work_tail_ns: Int64Array = field(default_factory=_nothing)
     """From the end of the last work in it to its end; shape (n,), int64."""
     work_count: Int64Array = field(default_factory=_nothing)
-    """How many kernels, copies and fills were launched in it; shape (n,), int64."""
+    """Number of kernels, copies and fills launched in it; shape (n,), int64."""
     waited_name: Int64Array = field(default_factory=_nothing)
     """Of a call that blocked the host: code of the name of what it waited for, -1 where nothing is known of that; -2 for all
     other spans; shape (n,), int64."""
@@ -220,7 +220,7 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
 
     start_ns = taken(trace.start_ns)
     source, target, edge_kind = trace.edges.source, trace.edges.target, trace.edges.kind.astype(np.int64)
-    # A call is still running when what it launched starts: its start is what tells.
+    # A call is still running when what it launched starts: so its start counts.
     from_ns = np.where(edge_kind == _LAUNCH, trace.start_ns[source], trace.end_ns[source])
     sides = (from_ns - zero_ns, codes[source], trace.start_ns[target] - zero_ns, codes[target])
     work = {name: taken(column) for name, column in work_columns(trace).items()}
@@ -243,7 +243,7 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
 
 
 Spec: TypeAlias = int | dict[str, int] | None
-"""How one column is read: its constant value; where it lies, and how; None where it follows from the others."""
+"""Encoding of a column: its constant value; where it lies, and how it is packed; None where it follows from the others."""
 
 
 def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, Any], bytes]:
@@ -307,7 +307,7 @@ def _pack_spans(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> Mappin
 
 
 def _pack_places(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> dict[str, Spec]:
-    """Pack the places as steps from what can be told without them, and say what that is."""
+    """Pack the places as steps from what is known without them; return the way, too."""
     place, n = columns.place, len(columns)
     if (place[1:] == place[:-1] + 1).all() and (place[:1] == 0).all():
         return {"place": 0, "placeFrom": _FROM_INDEX, "placeMost": max(0, n - 1)}

@@ -1,4 +1,4 @@
-"""Lanes by partition: which are drawn together, in which order, how high, and what is written beside them."""
+"""Groups of lanes by partition: their order, height and labels."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tupl
 def own_sms(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> tuple[tuple[float, tuple[int, ...]], ...]:
     """Return from when on, in ns since `zero_ns`, how many SMs each band kept for itself, idle or not.
 
-    Empty where nobody knows: of several cards each has a layout of its own.
+    Empty for several cards, since each has a layout of its own.
     """
     if len(trace.devices) > 1 or not bands:
         return ()
@@ -253,7 +253,7 @@ def device_hosts(trace: Trace) -> dict[int, str]:
 
 
 def _device_groups(trace: Trace, order: Sequence[str], members: Mapping[str | None, Sequence[int]]) -> tuple[LaneGroup, ...]:
-    """Group by host, device and partition. How those of several devices grew and shrank is not told: they share no layout."""
+    """Group by host, device and partition. Changes of partitions are not shown for several devices: they share no layout."""
     cards = {device.ordinal: device for device in trace.devices}
     hosts = device_hosts(trace)
     first = {hosts[device]: device for device in sorted(hosts, reverse=True)}  # the least of each host: their order

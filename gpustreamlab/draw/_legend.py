@@ -1,4 +1,4 @@
-"""Names and partitions with how they look, beside a static picture."""
+"""Legend of a static picture: names and partitions with their colours."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class MemoryStrip:
 
 
 def plan_memory(trace: Trace, scene: Scene) -> tuple[MemoryStrip, ...]:
-    """Return the strips of all lanes of whose memory counters tell; what is not in bytes has none."""
+    """Return the strips of all lanes with counters of memory; a counter that is not in bytes has none."""
     counters, is_memory, strips = trace.counters, counts_bytes(trace), []
     codes = np.unique(counters.name[is_memory]).tolist()
     for lane in np.unique(counters.lane[is_memory]).tolist():
@@ -252,7 +252,7 @@ FADED_PX = 24  # Bars that are at least this wide do so, between two lines
 LEAST_LOAD_PX = 1.5  # How high the load of spans far apart is, at least
 
 SHADES, LEAST_SHADE = 16, 12
-"""Of the colour of load, where its height tells SMs: as many steps, and that of the least (brush.js)."""
+"""Steps of the colour of load where height shows SMs, and the least of them (brush.js)."""
 
 GAP_PX = 0.7  # What keeps neighbours apart
 
@@ -346,7 +346,7 @@ class Bars:
                 self._add_pale(fill, Box(left + step, top, width - 2 * step, height), OPEN_ALPHA / 3)
 
     def add_load(self, fill: str, *, is_hollow: bool, keeps_height: bool, box: Box, share: float) -> None:
-        """Add spans that are too narrow for bars: as high, or where height tells SMs as dark, as their share of the time."""
+        """Add spans that are too narrow for bars: as high, or where height shows SMs as dark, as their share of the time."""
         load = box.height if keeps_height else min(box.height, max(LEAST_LOAD_PX, share * box.height))
         low = box._replace(top=box.top + box.height - load, height=load)
         alpha = OPEN_ALPHA if is_hollow else _load_alpha(share) if keeps_height else 1.0

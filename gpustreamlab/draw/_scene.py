@@ -44,7 +44,7 @@ MARK_PX = 17  # Height of a line of labels of marks, above all lanes
 MAX_MARKS = 500  # Most moments of a sort that are marked; the last are kept, and the page says how many are not
 
 MARK_RANKS = {"note": 0, "hazard": 1, "layout": 2, "mark": 3, "cell": 4}
-"""Whose label wins where there is no room for all: what was asked for comes before what happens anyway."""
+"""Rank of labels where there is no room for all: notes and findings first."""
 
 TEXT_LIMIT = 60  # How many characters of a moment's name are shown
 
@@ -76,7 +76,7 @@ def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark,
 
 
 def _mark_text(moment: Note | Marker) -> str:
-    """Write a note whole, but of a hazard its kind: the viewer tells the rest."""
+    """Write a note whole, but of a hazard its kind: the viewer shows the rest."""
     return f"hazard: {moment.text.partition(':')[0]}" if moment.kind is NoteKind.HAZARD else moment.text
 
 
@@ -94,7 +94,7 @@ def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
 
 GROUP_PX = 22  # Height of the line above the lanes of a partition, with its name and SMs
 LANE_GAP_PX = 10  # Free space between two lanes
-DETAIL_LANE_PX = 32  # Height of a lane that has a second line beside it, at least
+DETAIL_LANE_PX = 32  # Height of a lane whose label has a second line, at least
 RANGE_ROW_PX = 18  # Height of a row of ranges where rows of kernels lie below it
 HOST_ROW_PX = 15  # Height of a row of the host's calls, or of ranges that others named
 LAYER_GAP_PX = 3  # Free space between the ranges of a lane and its kernels
@@ -103,7 +103,7 @@ LABEL_CHARACTERS = 24  # How many characters of a lane's name its label shows, a
 LABEL_PX = 190  # How wide a lane's label is, at most
 BAND_PX = 26  # Width of the coloured band left of a partition's lanes, with its letter
 CAPTURE_SLACK = 0.02  # A capture that leaves out no more of the whole time than this, at its ends, has everything
-MEMORY_LABEL = "memory"  # What stands beside that strip
+MEMORY_LABEL = "memory"  # Label of that strip
 
 _WORK_WORDS = {SpanKind.KERNEL: "kernels", SpanKind.COPY: "copies", SpanKind.FILL: "fills"}
 _LEAST_BORDER_PX = 56
@@ -135,7 +135,7 @@ class LaneBox:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What is written beside it, line by line: below its name there is room only where all rows are of one sort."""
+        """Lines of its label: below its name there is room only where all rows are of one sort."""
         names = (" · ".join(filter(None, (self.label, self.detail))),) if self.parts else (self.label, self.detail)
         return (*names, *(part.label for part in self.parts))
 
@@ -157,14 +157,14 @@ class Scene:
     rows: RowTable  # The rows by their code
     row_top: FloatArray  # Upper border of each row's bars, in px from the top; shape (n_rows,), float64
     row_bottom: FloatArray  # Lower border of each row's bars, in px from the top; shape (n_rows,), float64
-    row_pale: BoolArray  # Whether a row holds ranges beside which kernels are drawn: they stand back; shape (n_rows,), bool
+    row_pale: BoolArray  # Whether a row holds ranges that are drawn pale beside their kernels; shape (n_rows,), bool
     lanes: tuple[LaneBox, ...]
     """Where each lane of the trace is, by its code; where there are partitions, they do not follow each other in this order."""
     groups: tuple[GroupBox, ...]  # Where the partitions are, from the top; empty where there are none
     marks: tuple[Mark, ...]  # Moments with a name, in order of time
     mark_rows: tuple[float, ...]  # Middle of each line of their labels, in px from the top, above all lanes
     bands: tuple[SMBand, ...]
-    """What the strip of SM-time stacks, from the bottom, the whole card last; empty where there are no partitions."""
+    """Bands of the strip of SM-time, from the bottom, the whole card last; empty where there are no partitions."""
     own_sms: tuple[tuple[float, tuple[int, ...]], ...]
     """From when on, in ns since zero, how many SMs each band keeps for itself: its place in the strip is that of these."""
     partitions: tuple[PartitionEntry, ...]  # The whole card, then each of the trace's partitions by its code
@@ -267,7 +267,7 @@ def lane_detail(lane: Lane) -> str:
 def memory_lanes(trace: Trace, rows: RowTable | None = None) -> BoolArray:
     """Tell which lanes have memory, but no spans; shape (n_lanes,), bool.
 
-    Of a trace without spans, as a live view has, these are streams that others made and on which no work ran, as its rows tell.
+    Of a trace without spans, as a live view has, these are streams of others on which no work ran, by its rows.
     """
     alone = np.zeros(len(trace.lanes), bool)
     alone[trace.counters.lane[counts_bytes(trace)]] = True
@@ -287,7 +287,7 @@ def counts_bytes(trace: Trace) -> BoolArray:
 
 
 def fit_label(text: str) -> str:
-    """Cut a text in its middle until it is short and narrow enough to stand beside a lane."""
+    """Cut a text in its middle until it is short and narrow enough for the label of a lane."""
     limits = range(min(LABEL_CHARACTERS, max(2, len(text))), 1, -1)
     return next((cut for limit in limits if text_width_px(cut := display_name(text, limit)) <= LABEL_PX), "…")
 
@@ -408,7 +408,7 @@ def _row_heights(trace: Trace, rows: RowTable, shelves: Int64Array, groups: Sequ
     """
     heights: FloatArray = np.full(shelves.shape, float(ROW_PX))
     both: BoolArray = np.all(shelves > 0, axis=0)
-    # Where kernels are drawn, it is their rows whose height tells of SMs. A lane with nothing but memory has no rows.
+    # Where kernels are drawn, the height of their rows shows SMs. A lane with nothing but memory has no rows.
     counts = np.where(both, shelves[1], shelves.max(axis=0, initial=1))
     of_sms = trace.metadata.device.sm_count
     is_told = len(rows.lane_sms) > 0 and (trace.layout is None or trace.layout.is_enforced)
@@ -429,7 +429,7 @@ def _part_labels(trace: Trace) -> list[tuple[str, str]]:
     present[trace.lane, trace.kind] = True
     for lane, kinds in zip(trace.lanes, present, strict=True):
         words = [word for kind, word in _WORK_WORDS.items() if kinds[SPAN_KINDS.index(kind)]]
-        # Of a live view nobody knows here.
+        # Of a live view that is not known here.
         work = words[0] if len(words) == 1 else "work"
         labels.append(("NVTX", "calls") if lane.kind is LaneKind.HOST else ("ranges", work))
     return labels
@@ -462,7 +462,7 @@ def _row_borders(rows: RowTable, layers: _Layers, bars_top: FloatArray) -> tuple
 
 
 def _pale_rows(trace: Trace, rows: RowTable) -> BoolArray:
-    """Tell which rows hold ranges that stand back: all ranges where there are kernels, and those that others named."""
+    """Tell which rows hold ranges that are drawn pale: all ranges where there are kernels, and those that others named."""
     layer = rows.layer
     is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)[rows.lane]
     has_work = bool((layer[~is_host] > 0).any())
@@ -490,7 +490,7 @@ def is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float) 
 DETAIL_CHARACTERS = 1_000  # How many characters of a kernel's full name the viewer gets
 
 NO_WAIT = -2
-"""What stands for the name of what a call waited for where a span is no call that blocked the host; -1: for nothing known."""
+"""Code of the name of what a call waited for, where a span is no call that blocked the host; -1 where that is not known."""
 
 
 def owner_rows(trace: Trace) -> Int64Array:
@@ -510,7 +510,7 @@ def stray_facts(trace: Trace) -> list[str]:
 
 
 def work_columns(trace: Trace) -> Mapping[str, NDArray[Any]]:
-    """Return the columns of `SpanColumns` that tell of device work; empty where no kernels were captured."""
+    """Return the columns of `SpanColumns` of device work; empty where no kernels were captured."""
     extra = trace.extra
     if trace.metadata.tier is not CaptureTier.KERNELS:
         return {}

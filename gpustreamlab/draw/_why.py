@@ -1,4 +1,4 @@
-"""What a page tells about why work did not overlap: `trace.explain()` in its own words, where each piece is, and each gap."""
+"""The panel *Why?* of a page: `trace.explain()` in its own words, the place of each piece, and each gap."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind, NoteKind
 EXPLAINED_SPANS = 1_000_000  # Of longer traces a page says what to type instead: so many take 0.4 to 1 s
 LISTED_PIECES = 200  # How many pieces of a finding a page has, those first that waited longest
 ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
-"""Causes that tell of work while it ran, not of why its stream was idle before."""
+"""Causes that concern work while it ran, not why its stream was idle before."""
 LISTED_GAPS = 2_000  # Of how many gaps a page says what `trace.idle()` says, the longest first
 
 SHARED_OUT = "layout: the SMs were shared out anew, which waits until all work has ended"
-"""What is said of a gap in which that was done, whatever kind it is."""
+"""Text of a gap in which that was done, whatever kind it is."""
 
 
 def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> dict[str, Any]:
@@ -43,11 +43,11 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
         return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked)
-    if trace.metadata.is_predicted:  # what held work up is not in it: each gap would be a cause that nobody knows
+    if trace.metadata.is_predicted:  # what held work up is not in it: each gap would have an unknown cause
         return _unexplained(trace, zero_ns, [], "Predicted times are not explained. Run it, and ask the trace of the run.")
     try:
         parts = [_Part("", trace, explain(trace), np.arange(len(trace)))]
-    except OptionError:  # several processes on several GPUs: the trace does not tell how they waited for each other
+    except OptionError:  # several processes on several GPUs: their waits for each other are not in the trace
         parts = [*_each_gpu(trace)]
     ranked = [(part, one) for part in parts for one in part.found.findings]
     if len(parts) > 1:
@@ -66,7 +66,7 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
 
 @dataclass(frozen=True)
 class _Part:
-    """What is explained for itself: the whole trace, or one of its GPUs."""
+    """A part that has an explanation of its own: the whole trace, or one of its GPUs."""
 
     label: str
     trace: Trace
@@ -111,7 +111,7 @@ def hazard_tables(trace: Trace, zero_ns: int, number: Int64Array) -> dict[str, A
 
 
 def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: str) -> dict[str, Any]:
-    """Return what a page is told where nothing explains why work did not overlap."""
+    """Return the panel of a page where nothing explains why work did not overlap."""
     return (
         {
             "zero_ns": str(zero_ns),
@@ -163,7 +163,7 @@ def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
     return entries
 
 
-LISTED_MARKS = 20  # Of how many groups of a sort a page tells, those first that took longest
+LISTED_MARKS = 20  # Groups of a sort that a page lists, those first that took longest
 LISTED_PLACES = 200  # How many places of a group are marked, the longest first
 LEAST_WAIT_SHARE = 0.01  # From which share of the time on that calls were seen a wait of the host is marked
 _NAME_WIDTH = 32
@@ -178,7 +178,7 @@ class Drawn(NamedTuple):
     number: Int64Array  # What the page calls each span: the number that the recorder gave it, or its row; shape (n_spans,)
 
     def span(self, row: int) -> list[int]:
-        """Return what tells a span from all others in a page: lane, start, end and number."""
+        """Return the key of a span in a page: lane, start, end and number."""
         trace = self.trace
         times_ns = int(trace.start_ns[row]) - self.zero_ns, int(trace.end_ns[row]) - self.zero_ns
         return [int(trace.lane[row]), *times_ns, int(self.number[row])]
@@ -212,7 +212,7 @@ def _piece(span: list[int], text: str, fix: str) -> dict[str, Any]:
 
 
 def hazard_entries(drawn: Drawn) -> Iterator[dict[str, Any]]:
-    """Yield the hazards among them; one between two cards is told of on both, by a note each."""
+    """Yield the hazards among them; one between two cards is on both, by a note each."""
     groups: dict[str, list[Note]] = {}
     for note in drawn.trace.notes:
         if note.kind is NoteKind.HAZARD:

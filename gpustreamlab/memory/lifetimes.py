@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SWEPT_OWNERS = 1_024
-"""How many owners of memory that is still used a sweep looks at: a millisecond."""
+"""Owners of memory in use that a sweep looks at: a millisecond."""
 CHECKED_OWNERS = 64
-"""How many a call looks at in passing."""
+"""Owners that a call looks at in passing."""
 
 
 KeptStream: TypeAlias = Any
@@ -36,7 +36,7 @@ KeptStream: TypeAlias = Any
 LaneSelection: TypeAlias = Any
 """A `gpustreamlab.streams.selection.Selection`: it has the stream as ``stream``, and selects it for a ``with`` block."""
 HoldWatch: TypeAlias = Any
-"""A `gpustreamlab.memory.hazards.AccessWatch`: it is told what could not be freed while a stream used it."""
+"""A `gpustreamlab.memory.hazards.AccessWatch`: it gets what could not be freed while a stream used it."""
 
 
 class _Held(NamedTuple):
@@ -45,7 +45,7 @@ class _Held(NamedTuple):
     event: Any
     objects: tuple[object, ...]
     moments: tuple[tuple[HoldWatch, Any], ...] = ()
-    """What the event stands for among those who watch accesses."""
+    """Moments of the event for the watchers of accesses."""
 
 
 class _Deferred:
@@ -211,7 +211,7 @@ class Keeper:
         try:
             return self._backend.is_event_done(event)
         except GPUStreamLabError as error:
-            # A device that has failed is told of where the user asks it; closing lets go of everything.
+            # A device that has failed raises where the user calls it; closing lets go of everything.
             _log.debug("Whether held objects can be let go is not known: %s", error)
             return False
 

@@ -20,7 +20,7 @@ _TOOLS = re.compile(rf"(^|:){BENCH}")  # engines and cards stand before a name, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMLimits(Checked):
-    """What one SM holds at once. The defaults are the most that any SM of compute capability 9.0 to 12.x holds.
+    """Most that one SM holds at once. The defaults are the most that any SM of compute capability 9.0 to 12.x holds.
 
     Source: CUDA C++ Programming Guide, "Compute Capabilities".
     """
@@ -46,7 +46,7 @@ class Device(Told):
     host: str = ""
     """Name of the machine that it is in, where a trace is of several processes; else empty."""
     sm_count: Count
-    """How many streaming multiprocessors (SMs) the card has; 0 where unknown."""
+    """Number of streaming multiprocessors (SMs) of the card; 0 where unknown."""
     compute_capability: tuple[Count, Count] = (0, 0)
     """Major and minor number; (0, 0) where there is none."""
     memory_bytes: Count = 0
@@ -56,9 +56,9 @@ class Device(Told):
     simulated: bool = False
     """True if no hardware stands behind it."""
     sm_limits: SMLimits = SMLimits()
-    """What an SM holds at once, as the device says."""
+    """Most that an SM holds at once, read from the device."""
     sm_resource: SMResource | None = None
-    """How its SMs can be shared out; None where they cannot."""
+    """Granularity in which its SMs are shared out; None where they cannot be."""
 
     @property
     def grantable_sms(self) -> tuple[int, ...]:
@@ -86,14 +86,14 @@ class Device(Told):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockRates:
-    """How fast a card runs at the moment, and what slows it down. Source: NVML."""
+    """Clock rates of a card at the moment, and the reasons that limit them. Source: NVML."""
 
     sm_mhz: int
     """Clock of the SMs, in MHz."""
     memory_mhz: int
     """Clock of the memory, in MHz."""
     limits: tuple[str, ...] = ()
-    """What holds the clocks down, but for an idle card: power, heat, or what somebody has set."""
+    """Reasons that limit the clocks, but for an idle card: power, heat, or a limit that was set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Capability:
     """Whether one feature is there, what it needs, and what happens without it."""
 
     feature: Feature
-    """Which feature."""
+    """The feature."""
     available: bool
     """Whether it can be used."""
     detail: str
@@ -109,7 +109,7 @@ class Capability:
     needs: str
     """The versions it needs."""
     fallback: str
-    """What happens without it."""
+    """Behaviour without it."""
     lacks_package: bool = False
     """True where only the Python bindings are too old or missing."""
 
@@ -161,7 +161,7 @@ class Lane(Checked):
     """
 
     name: str
-    """How the user calls the stream."""
+    """Name that the user gave the stream."""
     device: Count = 0
     """CUDA device ordinal."""
     context: Whole = 0
@@ -171,7 +171,7 @@ class Lane(Checked):
     partition: str | None = None
     """Name of the partition that the stream belongs to, or None for the whole card."""
     sm_count: Count = 0
-    """How many SMs its kernels may run on: those granted to the partition, or all of the card; 0 where unknown."""
+    """Number of SMs that its kernels may run on: those granted to the partition, or all of the card; 0 where unknown."""
     priority: Whole = 0
     """CUDA priority: lower numbers run first, 0 is the lowest priority."""
     kind: LaneKind = LaneKind.STREAM
@@ -181,12 +181,12 @@ class Lane(Checked):
     is_blocking: bool | None = None
     """Whether it and the legacy default stream wait for each other; None if unknown. No stream that a session makes is."""
     process: Count = 0
-    """Which process works in it, or has this thread, where a trace is of several, as of the ranks of a job: 0, 1, 2, ...
+    """Number of the process that works in it, or has this thread, where a trace is of several, as of the ranks of a job.
     Threads launch work, and wait for it, in their own process only."""
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """What tells two lanes apart: device, context, stream."""
+        """Key of a lane: device, context, stream."""
         return (self.device, self.context, self.stream)
 
     @property
@@ -208,14 +208,14 @@ class Marker(Checked):
     time_ns: Whole
     """When, on the trace's clock, in ns since its epoch."""
     text: str
-    """What is written at it."""
+    """Text of the marker."""
     kind: MarkerKind
-    """What it stands for."""
+    """Kind of the marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note(Checked):
-    """What is said of a moment or of a stretch of time, in one stream or in all.
+    """A note on a moment or a stretch of time, of one stream or of all.
 
     Examples
     --------
@@ -226,15 +226,15 @@ class Note(Checked):
     time_ns: Whole
     """When, or from when on, on the trace's clock, in ns since its epoch."""
     text: str
-    """What is said."""
+    """Text of the note."""
     end_ns: Whole | None = None
     """Until when, likewise; None for a moment."""
     stream: str | None = None
     """Name of the lane that it is about; None for all."""
     kind: NoteKind = NoteKind.NOTE
-    """Who says it."""
+    """Origin of the note: a reader, or a finding."""
     fix: str = ""
-    """What to type, or to do; empty for nothing."""
+    """Code to type, or what to do; empty for nothing."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -246,7 +246,7 @@ class Note(Checked):
 class ClockJump(Checked):
     """A step of a clock, for example of a virtual machine that was suspended.
 
-    Which side of the step a span between its two times was on cannot be told: it may be misplaced by the whole step.
+    On which side of the step a span between its two times was is not known: it may be misplaced by the whole step.
     """
 
     start_ns: Whole
@@ -254,12 +254,12 @@ class ClockJump(Checked):
     end_ns: Whole
     """The first one that is certainly behind it; before `start_ns` where no time that the clock showed is in doubt."""
     by_ns: Whole
-    """By how much it went ahead of the reference; negative where it fell behind, as it does while a machine is suspended."""
+    """Size of the step, in ns; negative where the clock fell behind the reference, as while a machine is suspended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockOffset(Checked):
-    """What to add to the times of a trace so that they are on a reference clock, and the bound on the error of that.
+    """Offset to add to the times of a trace so that they are on a reference clock, and the bound on its error.
 
     Between two points both are interpolated; beyond the last ones they go on as they went.
 
@@ -271,11 +271,11 @@ class ClockOffset(Checked):
     """
 
     reference: str
-    """Which clock: two traces whose offsets name the same one can be put together."""
+    """Name of the clock: two traces whose offsets name the same one can be merged."""
     at_ns: tuple[Whole, ...]
     """When, by the trace's own clock, in ns, ascending."""
     ahead_ns: tuple[Whole, ...]
-    """What to add then, in ns."""
+    """Offset to add then, in ns."""
     error_ns: tuple[Count, ...]
     """Bound on the error of that, in ns."""
     jumps: tuple[ClockJump, ...] = ()
@@ -326,7 +326,7 @@ NSYS_BACKEND = "nsys"  # Likewise, of Nsight Systems
 CHROME_BACKEND = "chrome"  # Likewise, of JSON in Chrome's trace event format that none of those wrote
 PERFETTO_BACKEND = "perfetto"  # Likewise, of Perfetto's traces
 PREDICTED = "none: predicted"
-"""How `TraceMetadata.clock` begins where no clock was read: the times are those of a plan or a prediction."""
+"""Beginning of `TraceMetadata.clock` where no clock was read: the times are those of a plan or a prediction."""
 
 NO_COMMON_TIME = "Engines are simulated: the time of each begins at 0, so times of two engines cannot be compared."
 """Stands in `TraceMetadata.missing` of a trace of several processes whose times say nothing about each other."""
@@ -344,24 +344,24 @@ class TraceMetadata(Told):
     device: Device
     """The device that did the work; of several the one that did most."""
     devices: tuple[Device, ...] = ()
-    """All devices that have streams in the trace, by their numbers, where there are several; a trace tells what its lanes know
-    of them if left out."""
+    """All devices that have streams in the trace, by their numbers, where there are several; if left out,
+    a trace takes them from its lanes."""
     clock: str = ""
-    """Which clock the times were read from, in words."""
+    """Clock that the times were read from, in words."""
     clock_error_ns: Count = 0
     """Bound on the error of the distance between any two time stamps, in ns."""
     range_error_ns: Count = 0
     """Bound on what remains of the events' own cost in a range's start, end or duration after correction, in ns."""
     range_correction_ns: Whole = 0
-    """What was subtracted from each range for the events' own cost, in ns."""
+    """Time subtracted from each range for the events' own cost, in ns."""
     host_error_ns: Count = 0
     """Bound on the error of host times (`Trace.queued_ns`) on the device's clock, in ns."""
     tier: CaptureTier = CaptureTier.RANGES
-    """How much of the device's work was captured: kernels if they were at any time, see `capture_windows`."""
+    """Tier that was captured: kernels if they were at any time, see `capture_windows`."""
     capture_windows: tuple[tuple[Whole, Whole], ...] = ()
     """From when to when kernels were captured, in ns on the device's clock, in order of time."""
     capture_source: str = ""
-    """What told of the kernels, in words, for example ``"CUPTI 13.0"``."""
+    """Source of the kernels, in words, for example ``"CUPTI 13.0"``."""
     capture_note: str = ""
     """Why kernels are missing although they were asked for; empty where none are."""
     kernel_error_ns: Count = 0
@@ -375,29 +375,28 @@ class TraceMetadata(Told):
     dropped_markers: Count = 0
     """Markers that are missing because there were too many; the newest are kept."""
     unselected_work: Count = 0
-    """Kernels, copies and fills that no span tells of: launched with no stream selected, while kernels were not captured. The
+    """Kernels, copies and fills without a span: launched with no stream selected, while kernels were not captured. The
     simulated device counts them; 0 where that is not known, as on a GPU, and in a part of a session."""
     recovery_note: str = ""
-    """What may be missing because the run was cut short and the trace was read from its spool; empty otherwise."""
+    """Parts that may be missing because the run was cut short and the trace was read from its spool; empty otherwise."""
     imported: str = ""
-    """How many events of another tool's file were used, left out and refused, in words; empty for a trace of our own."""
+    """Numbers of events of another tool's file that were used, left out and refused, in words; empty for a trace of our own."""
     missing: tuple[str, ...] = ()
-    """What another tool's file does not tell, and answers lack, in sentences, with what to type."""
+    """Sentences on what another tool's file lacks, and answers therefore too, with what to type."""
     waits_told: bool = True
     """Whether waits of streams for events are in the trace; False where another tool's file lacks some."""
     shared_data: tuple[tuple[str, str], ...] = ()
     """Streams of which the second used an array after the first, and one of them wrote it: its waits for the first are needed.
     As far as accesses were watched, see `gpustreamlab.Session.hazards`: other streams may share data too."""
     part_of_spans: Count = 0
-    """How many spans the trace had of which this is a part, cut out of it; 0 where it is whole. What was dropped, how far times
-    can be trusted, and when kernels were captured is told of all of it."""
+    """Number of spans of the trace of which this is a part; 0 where it is whole. What was dropped, the errors, and
+    `capture_windows` are those of the whole trace."""
     epoch_unix_ns: Whole = 0
     """Wall-clock time of the trace's zero, in ns since 1970 (UTC)."""
     host: str = ""
-    """What tells the machine that recorded it, since it was started, from every other one; empty where that is not known, or of
-    traces of several."""
+    """Identifier of the machine that recorded it, since its start; empty where that is not known, or of traces of several."""
     clock_offset: ClockOffset | None = None
-    """How its clock was compared with those of other processes; None where it was not."""
+    """Offset of its clock to a reference of several processes; None where they were not compared."""
     title: str = ""
     """A name for the trace, free text."""
     schema_version: Count = SCHEMA_VERSION
@@ -430,7 +429,7 @@ class TraceMetadata(Told):
 
     @property
     def is_from_columns(self) -> bool:
-        """True if the spans were given as plain columns: then nobody here knows how they were measured."""
+        """True if the spans were given as plain columns: then it is not known how they were measured."""
         return self.backend == COLUMNS_BACKEND
 
     @property
@@ -440,7 +439,7 @@ class TraceMetadata(Told):
 
 
 def devices_of(lanes: Iterable[Lane], metadata: TraceMetadata) -> tuple[Device, ...]:
-    """Return the devices of several that have streams among some lanes, as far as the metadata tells of them; else nothing.
+    """Return the devices of several that have streams among some lanes, as far as the metadata has them; else nothing.
 
     Examples
     --------

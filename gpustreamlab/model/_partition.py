@@ -14,7 +14,7 @@ from gpustreamlab.model._fields import Checked, Count, Positive, Whole, check_fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMResource(Checked):
-    """How the SMs of a device can be shared out, as the device itself says. Source: CUDA driver API, ``CUdevSmResource``."""
+    """Granularity in which the SMs of a device are shared out. Source: CUDA driver API, ``CUdevSmResource``."""
 
     min_sms: Positive
     """Fewest SMs that a partition can have."""
@@ -23,7 +23,7 @@ class SMResource(Checked):
     group_sms: Positive
     """SMs of each group, after the device was split into as many of the smallest groups as it has."""
     group_count: Positive
-    """How many such groups there are."""
+    """Number of such groups."""
     remainder_sms: Count = 0
     """SMs that are in none of them; they stay together, and one partition can have them."""
     is_structured: bool = False
@@ -46,11 +46,11 @@ class Partition(Checked):
     """A named share of the SMs of one device."""
 
     name: str
-    """How the user calls it."""
+    """Name that the user gave it."""
     requested_sms: Count
-    """How many SMs were asked for."""
+    """Number of SMs that were asked for."""
     granted_sms: Count
-    """How many SMs the device granted."""
+    """Number of SMs that the device granted."""
     groups: tuple[Whole, ...] = ()
     """Numbers of the groups that it was planned in, see `SMResource`; empty where it asked for a structured split."""
     split: tuple[Count, ...] = ()
@@ -76,7 +76,7 @@ class Partition(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkqueueOptions:
-    """How the partitions of a layout share hardware work queues (CUDA 13.1 and later).
+    """Sharing of hardware work queues by the partitions of a layout (CUDA 13.1 and later).
 
     Source: CUDA driver API, ``CUdevWorkqueueConfigResource``.
     """
@@ -84,7 +84,7 @@ class WorkqueueOptions:
     sharing_scope: Literal["green_ctx_balanced", "device_ctx"] = "green_ctx_balanced"
     """``"green_ctx_balanced"``: each partition has its own where there are enough; ``"device_ctx"``: all share."""
     concurrency_limit: Positive | None = None
-    """How many streams of a partition are expected to run at the same time; None for the driver's default."""
+    """Number of streams of a partition that are expected to run at the same time; None for the driver's default."""
 
     def __post_init__(self) -> None:
         check_fields(self, OptionError)
@@ -92,14 +92,14 @@ class WorkqueueOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the SMs of one device are shared out."""
+    """Layout of the SMs of one device: its partitions, and the SMs that none has."""
 
     partitions: tuple[Partition, ...]
     """The partitions, in the order in which they were asked for."""
     remainder_sms: Count = 0
     """SMs that no partition has."""
     workqueue: WorkqueueOptions | None = None
-    """How they share work queues; None for the driver's default."""
+    """Sharing of work queues; None for the driver's default."""
     is_enforced: bool = True
     """False where the device cannot partition its SMs: every partition then is the whole card, with plain streams."""
 
@@ -180,9 +180,9 @@ class VerifiedPartition:
     name: str
     """The partition."""
     requested_sms: int
-    """How many SMs were asked for."""
+    """Number of SMs that were asked for."""
     granted_sms: int
-    """How many the device granted."""
+    """Number of SMs that the device granted."""
     sm_ids: tuple[int, ...]
     """The SM ids that were seen, ascending."""
 
@@ -216,13 +216,13 @@ class Verification:
     device: str
     """The device, marked where it is simulated."""
     sm_count: int
-    """How many SMs it has."""
+    """Number of its SMs."""
     partitions: tuple[VerifiedPartition, ...]
     """The partitions of the layout, in its order."""
     streams: tuple[VerifiedStream, ...]
     """The streams of the session."""
     duration_ns: int
-    """How long the host waited for it, in ns of the backend's host clock."""
+    """Time that the host waited for it, in ns of the backend's host clock."""
     is_enforced: bool = True
     """False where the device cannot partition its SMs, whatever the layout says."""
 

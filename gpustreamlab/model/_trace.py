@@ -81,19 +81,19 @@ class Trace:
     """Optional numeric columns, for example ``grid_blocks`` or ``size_bytes``; shape (n_spans,) each. ``detail`` is an index
     into `details`, or -1."""
     details: tuple[WorkDetail, ...] = ()
-    """How kernels were launched, and what copies went between."""
+    """Launch configurations of kernels, and what copies went between."""
     edges: Edges = field(default_factory=Edges)
-    """Which span waited for which."""
+    """Edges from a span to one that waited for it."""
     counters: Counters = field(default_factory=Counters)
     """Quantities of lanes over time."""
     layout: Layout | None = None
-    """How the SMs were shared out at the end, or None where they were not; the last of `layouts` if left out."""
+    """Layout of the SMs at the end, or None where there was none; the last of `layouts` if left out."""
     layouts: tuple[LayoutChange, ...] = ()
     """When the SMs were shared out anew, in order of time."""
     markers: tuple[Marker, ...] = ()
     """Moments that were marked, in order of time: cells that began, and what the user marked."""
     notes: tuple[Note, ...] = ()
-    """What readers wrote on the timeline, and hazards that the session found, in order of time."""
+    """Notes that readers wrote on the timeline, and hazards that the session found, in order of time."""
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -158,7 +158,7 @@ class Trace:
 
     @property
     def duration_ns(self) -> Int64Array:
-        """How long each span took on the device; shape (n_spans,), int64, in ns."""
+        """Duration of each span on the device; shape (n_spans,), int64, in ns."""
         return self.end_ns - self.start_ns
 
     def between(self, t0_ns: int, t1_ns: int) -> Self:
@@ -176,7 +176,7 @@ class Trace:
             Spans that reach into it, clipped to it, so that busy times and overlap are exactly those of this time. Where one
             was clipped, the extra columns ``uncut_start_ns`` and ``uncut_end_ns`` (int64) hold what all were; `queued_ns` is as
             it was. Of markers, counters and layouts what is in it stays, and what is in force when it begins. Parents and edges
-            are those of ``trace[rows]``. What the metadata tells (dropped spans, capture windows) is of the whole trace.
+            are those of ``trace[rows]``. The metadata (dropped spans, capture windows) are those of the whole trace.
 
         Raises
         ------
@@ -374,7 +374,7 @@ _TABLES: Mapping[str, Any] = {
     "markers": tuple[Marker, ...],
     "notes": tuple[Note, ...],
 }
-"""What every field holds that is no column."""
+"""Types of the fields that are no columns."""
 
 
 def _sizes(layout: Layout | None) -> object:

@@ -335,7 +335,7 @@ def _refuse(node: ast.AST, filename: str) -> None:
             raise ProgramError(f"Line {getattr(node, 'lineno', 0)} of {filename} {why}.")
     if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
         raise ProgramError(
-            f"Line {node.lineno} of {filename} imports *, so nobody knows which names it binds. Import what it needs: from "
+            f"Line {node.lineno} of {filename} imports *, so the names that it binds are not known. Import what it needs: from "
             f"{node.module} import name."
         )
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):

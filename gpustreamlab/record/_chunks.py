@@ -38,12 +38,12 @@ SPAN_COLUMNS = (
     "correlation",
 )
 """What is kept of each span, int64 each. ``number`` counts ranges as they open, and everything else, from `FIRST_WORK_NUMBER`
-on, as it is told of; ``parent`` is the number of a range, or -1."""
+on, as it is recorded; ``parent`` is the number of a range, or -1."""
 DEPENDENCY_COLUMNS = ("source_lane", "record", "target_lane", "wait")
 """The lane that is waited for and the call that recorded the event; the lane that waits and the call that made it."""
 SAMPLE_COLUMNS = ("time_ns", "lane", "name", "value")  # Of a lane's quantity; the bits of the float64 ``value`` as int64
 
-FIRST_WORK_NUMBER = 1 << 48  # Numbers of spans that are no ranges begin here: so they tell no one that ranges were opened
+FIRST_WORK_NUMBER = 1 << 48  # Numbers of spans that are no ranges begin here: below it they count opened ranges
 NUMBERS_APART = (1 << 36) + 7_919
 """How far the first numbers of two recorders of a process are apart: a span of one has no number of a span of another. Not a
 power of two: readers keep the last spans by their numbers modulo one."""
@@ -70,20 +70,20 @@ _logs = count(1)
 
 
 class Chunk(NamedTuple):
-    """A piece of what happened. All that its rows point into is told in it, or in those before it."""
+    """A batch of rows and tables. All that its rows point into is in it, or in those before it."""
 
-    rows: Int64Array = _ROWS  # Shape (len(SPAN_COLUMNS), n), in the order in which they ended or were told of
+    rows: Int64Array = _ROWS  # Shape (len(SPAN_COLUMNS), n), in the order in which they ended or were recorded
     edges: Int64Array = _PAIRS  # Numbers of ranges, of which the second waited for the first; shape (2, n)
-    dependencies: Int64Array = _FOURS  # Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`; shape (4, n)
+    dependencies: Int64Array = _FOURS  # Waits of streams for streams, see `DEPENDENCY_COLUMNS`; shape (4, n)
     samples: Int64Array = _FOURS  # See `SAMPLE_COLUMNS`; shape (4, n)
     names: Sequence[str] = ()  # New names of spans, by their code
     details: Sequence[WorkDetail] = ()  # New ways in which work was launched, by their code
     counter_names: Sequence[str] = ()  # New names of counters, by their code
     markers: Sequence[Marker] = ()  # New marked moments
     tables: Tables | None = None
-    """What stays small, as it is from now on, without markers; None where it is as it was told before."""
+    """Tables that stay small, as they are from now on, without markers; None where they have not changed."""
     missed: int = 0  # Rows that made room for newer ones, which this reader did not get
-    is_anew: bool = False  # Whether a reader forgets all that it was told before: this begins at the beginning
+    is_anew: bool = False  # Whether a reader forgets all that it has read: this begins at the beginning
     lost: int = 0  # Spans that never came here, by now
     pending: int = 0  # Closed ranges whose work had not ended, by now
     is_capturing: bool = False  # Whether kernels are captured now, so that the last window in the metadata has not ended
@@ -91,7 +91,7 @@ class Chunk(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return int(self.rows.shape[1])
 
     @property
@@ -101,7 +101,7 @@ class Chunk(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it tells nothing."""
+        """Whether there is nothing in it."""
         return self.tables is None and not self.missed and not any(_count(self, kind) for kind in _KINDS)
 
     def split(self, row_count: int) -> Iterator[Chunk]:
@@ -135,7 +135,7 @@ def columns_block(columns: Mapping[str, Int64Array]) -> Int64Array:
 
 
 def join(chunks: Sequence[Chunk], *, rows_from: int = START) -> Chunk:
-    """Return what chunks that follow each other tell together, without rows before a place.
+    """Return chunks that follow each other as one, without rows before a place.
 
     Examples
     --------
@@ -171,7 +171,7 @@ class ChunkLog:
     ring_size
         How many rows, and edges, are kept, from 1 to `MAX_RING_SIZE`.
     codes
-        What the rows' codes mean, by the fields of `Chunk`; only new entries are told with each chunk.
+        What the rows' codes mean, by the fields of `Chunk`; each chunk has the new entries only.
     describe
         Returns the tables, or None where they have not changed, and new markers, as a chunk is closed; told whether the tables
         are wanted in any case.
@@ -207,7 +207,7 @@ class ChunkLog:
             "samples": KEPT_SAMPLES,
             "markers": KEPT_MARKERS,
         }
-        self.number = next(_logs)  # Tells it from every other one of this process
+        self.number = next(_logs)  # Differs from that of every other log of this process
         self.place = self.number << 40  # Behind the last chunk
         self._begin()
 
@@ -350,7 +350,7 @@ def thinned(samples: Int64Array) -> Int64Array:
     """Return the samples that count, the newest of them: of samples that were thinned in pieces the same ones."""
     if not samples.shape[1]:
         return samples
-    # Stable: of two samples at one time the later one told of counts.
+    # Stable: of two samples at one time the one recorded later counts.
     ordered = samples[:, np.lexsort((samples[0], samples[2], samples[1]))]
     kept = ordered[:, _that_count(ordered)]
     return kept[:, np.argsort(kept[0], kind="stable")][:, -KEPT_SAMPLES:]

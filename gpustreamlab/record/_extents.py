@@ -114,7 +114,7 @@ class WorkExtents:
     """First start and last end of the work in each range that is open, or waits for its work.
 
     Every batch of work is laid against the ranges as they are then, once: a range was open before its work was launched, and
-    leaves only when all its work has been told of. So nothing is kept of the work itself, however long a range lasts.
+    leaves only when the records of all its work have come. So nothing is kept of the work itself, however long a range lasts.
     """
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class Checkpoints:
         is_later = is_range & (columns["number"] > since)
         if since in self._known:
             since_ns = to_clock_ns(self._known[since][0])
-        else:  # long ago: what was launched before the first range is not told from what came before the checkpoint
+        else:  # long ago: launches before the first range cannot be separated from those before the checkpoint
             since_ns = int(columns["queued_ns"][is_later].min(initial=np.iinfo(np.int64).max))
         found: BoolArray = is_later | (~is_range & (columns["queued_ns"] >= since_ns))
         return found

@@ -41,7 +41,7 @@ class InFlight(NamedTuple):
     thread: int  # As activities number threads; -1 for a range that any thread may end
     opened_ns: int  # On the host's clock
     closed_ns: int  # Likewise; `NEVER` while it is open
-    is_timed_by_work: bool  # Whether no event tells when it began
+    is_timed_by_work: bool  # Whether it has no event at its beginning
 
 
 class Unended(NamedTuple):
@@ -105,7 +105,7 @@ class RangesInFlight:
         self._closed = Recent(CLOSED_RANGES, len(Intervals._fields) + 1)  # thread, opening, closing, number, lane
         self.states: WeakSet[ThreadState] = WeakSet()  # Of the threads that have used the session
         self.is_awaiting_work = False
-        """True while work that was captured may still be told of: so long, what leaves here is looked up too."""
+        """True while records of captured work may still come: so long, ranges that leave here are looked up too."""
         self.idle_pairs: list[tuple[Any, Any]] = []  # Pairs of events for the next ranges
         self.overflowed_count = 0  # Ranges that were dropped because too many waited
 
@@ -120,7 +120,7 @@ class RangesInFlight:
 
     @property
     def waiting_count(self) -> int:
-        """How many waited when they were last collected."""
+        """Number of ranges that waited at the last collection."""
         return sum(len(lane.handed_over) + sum(len(writer.finished) for writer in tuple(lane.writers)) for lane in self.lanes)
 
     @property
@@ -276,7 +276,7 @@ class RangesInFlight:
         return pairs
 
     def end_awaiting(self) -> None:
-        """Note that no more work is told of, and forget what it is looked up in."""
+        """Note that no more records of work come, and forget what they are looked up in."""
         with self.lock:
             self.is_awaiting_work = False
             self._closed.clear()
@@ -288,7 +288,7 @@ class RangesInFlight:
         told_until: Mapping[int, int],
         idle: Mapping[int, int],
     ) -> None:
-        """Take what was told of kernels: rows for the log, and what says which ranges have ended."""
+        """Take records of kernels: rows for the log, and until when they are complete by thread."""
         with self.lock:
             if not chunk.is_empty:
                 with delayed_interrupts():
@@ -301,11 +301,11 @@ class RangesInFlight:
             for known, told in ((self._told_until, told_until), (self._done_until, newest), (self._done_until, idle)):
                 for key, until_ns in told.items():
                     known[key] = max(until_ns, known.get(key, -1))
-            with suppress(DeviceError):  # whoever uses the device is told
+            with suppress(DeviceError):  # the next use of the device raises it
                 self.collect()
 
     def drop_untold(self, until_host_ns: int) -> None:
-        """Drop and count the ranges without events that were closed later: of their work nobody will tell."""
+        """Drop and count the ranges without events that were closed later: no records of their work will come."""
 
         def is_kept(row: FinishedRange) -> bool:
             return row[0] is not NO_EVENTS or row[5] <= until_host_ns
@@ -323,7 +323,7 @@ class RangesInFlight:
                 lane.handed_over = handed_over
 
     def _fold(self, work: Int64Array) -> None:
-        """Lay work that was told of just now against the ranges that are timed by it; see `WorkExtents.fold`."""
+        """Lay new records of work against the ranges that are timed by it; see `WorkExtents.fold`."""
         rows = [
             (one.number, one.lane.index, one.opened_ns, one.closed_ns)
             for one in (*self.open(), *self.closed())
@@ -337,7 +337,7 @@ class RangesInFlight:
         self._extents.fold(whole[:, np.diff(whole[0], prepend=-1) > 0], work)
 
     def _told_until_ns(self, lane: int, thread: int | None) -> int:
-        """Return the host time up to which all work that a thread, or any, has launched on a lane has ended and was told of."""
+        """Return the host time up to which all work that a thread, or any, has launched on a lane has ended and is recorded."""
         if not self.is_awaiting_work:
             return NEVER
         told = self._told_until
@@ -449,7 +449,7 @@ class RangesInFlight:
             return reached, waiting[:reached], []
         with_events = [row for row in waiting if row[0] is not NO_EVENTS]
         reached = self._count_reached(with_events)
-        # Nobody hears any more from a thread that has ended.
+        # A thread that has ended collects no more.
         told_ns = self._told_until_ns(lane.index, None if writer.owner() is None else writer.ident)
         ended = {row[3] for row in with_events[:reached] if self._is_told(row)}
         ended |= {row[3] for row in waiting if row[0] is NO_EVENTS and row[5] <= told_ns}
@@ -491,7 +491,7 @@ def is_done(lane: RecordedLane) -> bool:
         is_over = bool(getattr(lane.stream, "is_closed", lane.is_closed))
         return is_over or (not lane.stream.is_capturing and lane.stream.query())
     except GPUStreamLabError:
-        return lane.is_closed  # it may have been closed meanwhile; a device that has failed tells so elsewhere
+        return lane.is_closed  # it may have been closed meanwhile; a device that has failed raises elsewhere
 
 
 def _have_pairs(rows: Sequence[FinishedRange]) -> bool:

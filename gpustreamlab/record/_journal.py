@@ -88,7 +88,7 @@ class Journal(Protocol):
 
     @property
     def unselected_work(self) -> int:
-        """Work with no stream selected that no span tells of; 0 where that is not counted."""
+        """Work with no stream selected, without a span; 0 where that is not counted."""
 
 
 def capture_windows(tables: Tables, chunk: Chunk) -> tuple[tuple[int, int], ...]:
@@ -257,7 +257,7 @@ class JoinedJournal:
 
     @property
     def unselected_work(self) -> int:
-        """Work with no stream selected that no span tells of."""
+        """Work with no stream selected, without a span."""
         return sum(journal.unselected_work for journal in self._journals)
 
     def _describe(self, is_wanted: bool) -> tuple[Tables | None, Sequence[Marker]]:  # noqa: FBT001 - see `ChunkLog`

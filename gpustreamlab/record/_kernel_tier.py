@@ -1,5 +1,29 @@
 """The kernel tier of a recorder: where its records come from, when it was on, and what it knows."""
 
+# A range that is timed by events contains the waiting in front of its first kernel: four kernels that ran one after the other,
+# on four streams, were drawn as four bars side by side. So a session captures kernels wherever that works, and ranges are
+# timed by them.
+#
+# Tried or weighed, and left:
+# - Records as Python objects, as cupti-python has them: 16 to 42 us each, where a program launches every 5 us. Sources hand
+#   over columns in batches, which NumPy reads from raw buffers in 0.04 us a kernel.
+# - Callbacks of CUPTI in Python. CUPTI may hold a lock of its own while it calls, and a thread may enter CUDA with the
+#   interpreter's lock held: each then waits for the other one, for ever. They are C, and take no lock of Python's.
+# - CUPTI's latency timestamps instead of records of calls: they cost less than half as much, but where CUDA graphs were
+#   launched meanwhile they destroyed the process's memory, in 5 of 5 processes. Launches are known by the calls that made
+#   them.
+# - Reading records as they come. That takes the interpreter's lock from the thread that launches. They lie in their buffers
+#   until somebody asks, or until there are many or they are old.
+# - CUPTI's times as they are. They are the host's wall clock, which drifts by 1.3 to 3.4 us a second against the card. Once a
+#   second a kernel of our own stores the card's timer, and ties the two.
+# - Leaving CUPTI in the process: each launch then costs 1.5 to 2.5 us more for good. It is detached when nobody records, but
+#   not once a CUDA graph was launched: its next launch would end with "unspecified launch failure".
+#
+# So a source (`backends/_activity.py`) is drained, by whoever asks for the trace or by a thread on the side. Nothing here
+# knows CUPTI: the simulated device has a source of the same columns, and one contract holds for both. A batch is taken and
+# stored under one lock, so that batches are stored in their order. Work that still runs at `stop` is taken until `finish`. A
+# source that fails ends the capture, with a note that says why; ranges, and the user's program, go on.
+
 from __future__ import annotations
 
 import logging
@@ -27,7 +51,7 @@ from gpustreamlab.typing import CaptureTier, Int64Array
 _log = logging.getLogger(__name__)
 
 
-KEPT_WINDOWS = 10_000  # Windows that are told apart; of more, the two oldest count as one
+KEPT_WINDOWS = 10_000  # Windows that are kept; of more, the two oldest count as one
 
 
 class CaptureWindows:
@@ -68,9 +92,9 @@ class CaptureWindows:
 
 
 class KernelTier:
-    """Takes what a source of activities tells, in batches.
+    """Drains a source of activity records, in batches.
 
-    Work that was launched while kernels were captured may end, and be told of, after `stop`: it is taken until `finish`.
+    Records of work that was launched while kernels were captured may come after `stop`: they are taken until `finish`.
 
     Whatever goes wrong here ends the capture, and nothing else.
     """
@@ -85,7 +109,7 @@ class KernelTier:
         reader.lanes_of = in_flight.lanes_of
         self._threads = reader.threads
         self._stacks = StackSampler(backend.glance_ns)
-        # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
+        # Held while a batch is taken and stored, so that batches are stored in their order.
         self._lock = process_lock()
         self._is_taking = False
         self._source: ActivitySource | None = None
@@ -120,7 +144,7 @@ class KernelTier:
 
     @property
     def is_awaiting_work(self) -> bool:
-        """True while work may be told of: from before the start until `finish`."""
+        """True while records of work may come: from before the start until `finish`."""
         return self._in_flight.is_awaiting_work
 
     def facts(self) -> dict[str, Any]:
@@ -240,7 +264,7 @@ class KernelTier:
             self._threads.note(state.ident, state.name, self._backend.host_time_ns())
 
     def take(self, *, is_last: bool = False, is_complete: bool = True) -> None:
-        """Take what the source tells, and store it. Never waits for the device; after a failure the capture is off."""
+        """Drain the source, and store its records. Never waits for the device; after a failure the capture is off."""
         source = self._source
         if source is None:
             return
@@ -349,7 +373,7 @@ class KernelTier:
         self._reader.forget_calls()
 
     def _complete_until_ns(self, source: ActivitySource) -> int:
-        """Return until when everything is told of: now, or where the source has lost the device, when it saw it last."""
+        """Return until when the records are complete: now, or where the source has lost the device, when it saw it last."""
         with observing(self._backend):
             now_ns = self._now_ns()
             return min(now_ns, self._backend.host_to_clock_ns(source.complete_until_host_ns)) if source.lost_reason else now_ns

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_RING_SIZE = 1_000_000  # Spans kept by default
 TAKE_EVERY = 16_384
-"""Closed ranges of a thread and lane that wait to be told of their work, from which on that is asked for in passing."""
+"""Closed ranges of a thread and lane that wait for records of their work, from which on these are drained in passing."""
 KEPT_EDGES = 256  # Edges kept that wait for the next range of a lane; the newest count
 KEPT_RANGES = 4_096  # Names of one thread and lane whose ranges are kept for the next use
 
@@ -99,7 +99,7 @@ class Recorder:
 
     @property
     def unselected_work(self) -> int:
-        """Work with no stream selected that no span tells of; 0 where the backend does not count it."""
+        """Work with no stream selected, without a span; 0 where the backend does not count it."""
         return self._tables.unselected_work
 
     @property
@@ -332,7 +332,7 @@ class Recorder:
         return describe_unfinished(self.in_flight, self._tables.names, is_event_done, idle_host_ns=idle_host_ns)
 
     def _find_lost(self) -> str:
-        """Return what `unfinished` does, when the device is lost: by what was told of until then."""
+        """Return what `unfinished` does, when the device is lost: by the records until then."""
         self.kernels.take(is_last=True)
         with suppress(DeviceError):
             self.collect()
@@ -440,7 +440,7 @@ class Recorder:
         self.collect()
 
     def collect_work(self) -> None:
-        """Take what is told of kernels by now, into the log. Never waits for the device."""
+        """Drain the records of kernels that have come, into the log. Never waits for the device."""
         self.kernels.take(is_complete=False)
 
     def _drop_untold(self, until_host_ns: int) -> None:
@@ -499,7 +499,7 @@ class LossReport:
         error.where = self._text
 
     def sift(self, failures: Sequence[tuple[str, Exception]]) -> list[tuple[str, Exception]]:
-        """Return the failures of a close that are new: of those of a lost context the first, if none was told yet."""
+        """Return the failures of a close that are new: of those of a lost context the first, if none was reported yet."""
         if not self.is_told and not any(isinstance(error, StickyDeviceError) for _, error in failures):
             return list(failures)
         kept: list[tuple[str, Exception]] = []

@@ -67,7 +67,7 @@ class SessionTables:
 
     @property
     def unselected_work(self) -> int:
-        """Work with no stream selected that no span tells of, since `forget`; 0 where the backend does not count it."""
+        """Work with no stream selected, without a span, since `forget`; 0 where the backend does not count it."""
         return getattr(self._backend, "unselected_work", 0) - self._unselected_before
 
     def partition_code(self, partition: Partition | None) -> int:

@@ -72,7 +72,7 @@ def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
 def trace_data(chunk: Chunk) -> TraceData:
     """Return what a chunk tells, by columns; its tables are told in it."""
     if chunk.tables is None:
-        raise ValueError("nothing was told of what the spans mean")
+        raise ValueError("no chunk describes what the spans mean")
     return TraceData(
         chunk.tables._replace(markers=sorted(chunk.markers, key=lambda marker: marker.time_ns)),
         chunk.columns,

@@ -1,4 +1,4 @@
-"""Turn what a source of activities tells into chunks."""
+"""Records of kernels, copies and calls become chunks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ KEPT_GRAPHS = 4_096  # Graphs whose parts' names are known; the newest count
 
 
 class GraphLabels:
-    """What the parts of CUDA graphs are called."""
+    """Names of the parts of CUDA graphs."""
 
     def __init__(self) -> None:
         self._labels: dict[int, tuple[list[int], list[str]]] = {}
@@ -82,7 +82,7 @@ class GraphLabels:
         return replace(detail, label=texts[place]) if place >= 0 else detail
 
 
-COUNTER_NAMES = 64  # Different counters told apart
+COUNTER_NAMES = 64  # Different counters
 KEPT_LAUNCHES = 262_144
 """Calls that late work is looked up in; the newest count. A stream holds about a thousand launches that have not ended."""
 
@@ -137,8 +137,8 @@ class Launches:
 
 StreamKey: TypeAlias = tuple[int, int]  # A context and a stream, as an `ActivitySource` numbers them
 
-KEPT_KEYS = 65_536  # Streams that are told apart, closed ones too; the newest count
-KEPT_PLACES = 256  # Places of one stream that are told apart by time; the newest count
+KEPT_KEYS = 65_536  # Streams that have keys of their own, closed ones too; the newest count
+KEPT_PLACES = 256  # Places of one stream over time; the newest count
 
 _ALWAYS = np.iinfo(np.int64).min
 
@@ -152,7 +152,7 @@ class Place(NamedTuple):
 
 
 class StreamKeys:
-    """The places of every stream by its key. Closed streams stay: their work may be told of late."""
+    """The places of every stream by its key. Closed streams stay: records of their work may come late."""
 
     def __init__(self) -> None:
         self._places: dict[StreamKey, tuple[Place, ...]] = {}
@@ -247,9 +247,9 @@ _DEFAULTS = {"partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0, "
 
 
 class WorkReader:
-    """Reads batches of activities, in the order in which they are told of.
+    """Reads batches of activity records, in the order in which they come.
 
-    Work may be told of before the call that enqueued it, and long after: it waits for one more batch, then it goes without.
+    The record of work may come before that of its launch, or long after: it waits for one more batch, then it goes without.
     """
 
     def __init__(self, tables: SessionTables, first_number: int = FIRST_WORK_NUMBER) -> None:
@@ -257,7 +257,7 @@ class WorkReader:
         self._launches = Launches()
         self._next_number = first_number
         self._first_range = first_number - FIRST_WORK_NUMBER
-        self._between: dict[int, bool] = {}  # codes of copies between devices that were told of, and whether through the host
+        self._between: dict[int, bool] = {}  # codes of copies between devices, and whether through the host
         self.lanes_of: Callable[[Int64Array], Int64Array] = np.zeros_like  # Returns the lane of each range by its number, or -1
         self.beside: tuple[WorkReader, ...] = ()  # Those of other devices of the process
         self.waiting: Columns = {}  # Work that waits for its call
@@ -265,7 +265,7 @@ class WorkReader:
         self.keys = StreamKeys()  # Which streams the records name
         self.details = DetailTable()
         self.labels = GraphLabels()  # How work was launched
-        self.counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)  # Of what is told of streams
+        self.counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)  # Of counters of streams
         self.refused_count = 0  # Records that make no sense, and are nowhere
         self.launching: set[int] = set()  # Threads that made calls, as in `CallBatch.thread`
 
@@ -403,7 +403,7 @@ class WorkReader:
     def _place_between(self, work: Columns, lane: Int64Array, queued_ns: Int64Array, parent: Int64Array) -> None:
         """Put copies between devices into the streams that launched them, and let those through the host begin in time.
 
-        Of the latter CUPTI tells the last part alone: they began behind what their stream did before, and behind their call.
+        Of the latter CUPTI records the last part alone: they began behind what their stream did before, and behind their call.
         """
         lanes = self._lanes.all
         rows = np.flatnonzero(np.isin(work["name"], [*self._between]))

@@ -1,4 +1,4 @@
-"""How much of the device's work is captured: named ranges always, every kernel, copy and call where that is asked for."""
+"""Capture tiers: named ranges always; kernels, copies and calls of the host where they are asked for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KEPT_CAPTURES = 1_000  # Captures of one session that can be taken back; the new
 
 
 class Capture(ProcessBound):
-    """What is captured from `Session.capture` on. As a context manager it goes back, at its end, to what was before.
+    """A capture, from `Session.capture` on. As a context manager it goes back, at its end, to what was captured before.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class Capture(ProcessBound):
 
     @property
     def tier(self) -> CaptureTier:
-        """What is captured now."""
+        """Tier that is captured now."""
         return self._control.tier
 
     @property
@@ -122,7 +122,7 @@ class CaptureControl:
 
     @property
     def tier(self) -> CaptureTier:
-        """What is in force."""
+        """Tier that is captured now."""
         return CaptureTier.KERNELS if self._recorder.kernels.is_on else CaptureTier.RANGES
 
     @property
@@ -132,7 +132,7 @@ class CaptureControl:
 
     @property
     def text(self) -> str:
-        """What is in force, in words."""
+        """Tier that is captured now, in words."""
         told = ""
         if self._source is not None and self._recorder.kernels.is_on:
             told = f"{' and host calls' if self._recorder.kernels.keeps_calls else ''} ({self._source.description})"
@@ -160,7 +160,7 @@ class CaptureControl:
         try:
             refusal = self._ask(capture, is_choosy=wanted is not None)
         except BaseException:
-            self.take_back(capture)  # an interrupt comes at the end: nobody gets what could take it back
+            self.take_back(capture)  # interrupted: the caller gets no `Capture` to stop
             raise
         if refusal and wanted is not None:
             _log.warning("%s", refusal)
@@ -196,7 +196,7 @@ class CaptureControl:
             for wait in waits:
                 try:
                     wait()
-                except DeviceError as error:  # closing the stream tells of it; what had not ended is known now
+                except DeviceError as error:  # closing the stream reports it; what had not ended is known now
                     if isinstance(error, StickyDeviceError):
                         self._recorder.loss_report.tell(error)
         self.close()
@@ -243,7 +243,7 @@ class CaptureControl:
 
     @property
     def _is_lingering(self) -> bool:
-        """Whether a capture that was stopped still costs every launch, until the last of its work is told of."""
+        """Whether a capture that was stopped still costs every launch, until the records of its last work have come."""
         return self._recorder.kernels.is_awaiting_work and bool(getattr(self._source, "is_attached", False))
 
     def _find_source(self) -> ActivitySource:
@@ -265,7 +265,7 @@ class CaptureControl:
     def take(self) -> bool:
         """Take what was captured by now; tell whether more may come."""
         with self._recorder.observing():
-            with suppress(DeviceError):  # whoever uses the device is told
+            with suppress(DeviceError):  # the next use of the device raises it
                 self._recorder.collect()
             source = self._source
             if source is None or source.keep_up():
@@ -294,7 +294,7 @@ def read_tier(tier: CaptureTier | str, *, usage: str = "lab.capture('kernels')")
 
 
 def _tell_loss(reason: str) -> None:
-    """Warn that kernels are not captured any more. Whoever found it out goes on."""
+    """Warn that kernels are not captured any more. The caller goes on."""
     message = f"Kernels are not captured any more, only ranges. {reason}"
     _log.warning("%s", message)
     try:

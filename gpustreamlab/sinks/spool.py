@@ -91,7 +91,7 @@ class Spool:
 
     @property
     def limit_bytes(self) -> int:
-        """How large the file may become; what comes later is kept in memory only."""
+        """Largest size of the file; later records are kept in memory only."""
         return self._file.limit_bytes
 
     @property
@@ -106,7 +106,7 @@ class Spool:
 
     @property
     def summary(self) -> str:
-        """How it stands, in half a line."""
+        """State of the spool, in half a line."""
         missed = f", {self.missed_count:,} missed" if self.missed_count else ""
         problem = f" ({self._problem})" if self._problem else ""
         return f"{self.span_count:,} spans{missed}, {self.size_bytes:,} bytes, {self._state.value}{problem}"

@@ -1,5 +1,27 @@
 """Streams selected per thread: nested, and restored on every exit."""
 
+# This is the hot path: users select in their innermost loops. So `__enter__` and `__exit__` have each step written out, and
+# call only what is rare. `put_back` does the same once more, for all other ends.
+#
+# Tried or weighed, and left:
+# - `stream.use()` of CuPy. What it sets is lost when a `with stream` inside it ends (CuPy 14.2): work then ran on the NULL
+#   stream, and no error said so. A selection enters the stream as `with` does.
+# - A lock for selecting against moving and closing. It is on every path and in the way of every thread. Instead the selection
+#   first stands on the thread's stack and then asks whether the stream is leaving; who moves or closes a stream says so first
+#   and then looks who has it selected. At least one of the two sees the other. Without that order a thread worked in a place
+#   that its stream had just left, in 1 of 45,000 turns of the soak, and a launch on a destroyed stream ends the process.
+# - Being safe from Ctrl-C between any two instructions: by the order of lines that CPython 3.11 needs, by frames and reference
+#   counts. Each was a trick of one interpreter. Now there is one plain guard. What a selection cannot catch, the one around it
+#   puts back, or the end of the cell; a plain script that catches Ctrl-C in that instant keeps the stream selected.
+# - Context variables for tasks. Nothing is called when a loop switches tasks, so what a C library has selected cannot follow.
+#   Nor is asyncio patched. `@lab.on` drives the coroutine, and enters before each step what the task had entered. An `await`
+#   inside a plain selection is found, not prevented: a callback in the loop has run by the end of the block.
+# - Asking each library at each selection whether it is there. `sys.modules` has grown when one was imported, and only then are
+#   adapters made; nothing is imported for them.
+#
+# An exit out of turn, as of a generator that is dropped inside a later block, takes only itself away. What it has found is put
+# back when those that were entered later have ended: to put it back at once would take their stream from them.
+
 from __future__ import annotations
 
 import logging

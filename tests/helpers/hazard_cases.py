@@ -63,14 +63,14 @@ def next_on_copy(lab):
         return lab.xp.zeros(1_024)
 
 
-@case("reads on another lane, without a wait", RAW, missing=COMPUTE_WAITS)
+@case("reads on another stream, without a wait", RAW, missing=COMPUTE_WAITS)
 def read_without_wait(lab):
     lanes(lab)
     x = upload(lab)
     return double(lab, x)
 
 
-@case("overwrites what another lane still reads", WAR, missing=COPY_WAITS)
+@case("overwrites what another stream still reads", WAR, missing=COPY_WAITS)
 def overwrite_while_read(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
@@ -81,7 +81,7 @@ def overwrite_while_read(lab):
     return y
 
 
-@case("writes on two lanes, in no order", WAW, missing=COMPUTE_WAITS)
+@case("writes on two streams, in no order", WAW, missing=COMPUTE_WAITS)
 def written_twice(lab):
     lanes(lab)
     x = upload(lab)
@@ -89,7 +89,7 @@ def written_twice(lab):
         x.fill(0)
 
 
-@case("the wrong lane waits", RAW, missing=COMPUTE_WAITS)
+@case("the wrong stream waits", RAW, missing=COMPUTE_WAITS)
 def wait_on_wrong_lane(lab):
     copy, _, other = lanes(lab, "copy", "compute", "other")
     x = upload(lab)
@@ -153,7 +153,7 @@ def overlapping_views(lab):
         return x[:512] * 2
 
 
-@case("changes an array in place, on another lane than the one that made it", RAW, missing=COMPUTE_WAITS)
+@case("changes an array in place, on another stream than the one that made it", RAW, missing=COMPUTE_WAITS)
 def in_place(lab):
     lanes(lab)
     x = upload(lab)
@@ -161,7 +161,7 @@ def in_place(lab):
         x += 1
 
 
-@case("out= of a function is still read by another lane", WAR, missing=COPY_WAITS)
+@case("out= of a function is still read by another stream", WAR, missing=COPY_WAITS)
 def out_argument(lab):
     lanes(lab)
     x, y = upload(lab), upload(lab)
@@ -201,7 +201,7 @@ def half_diamond(lab):
 
 
 @case(
-    "an array goes while another lane still reads it, and its memory is handed out again",
+    "an array goes while another stream still reads it, and its memory is handed out again",
     UAF,
     missing=COPY_WAITS,
 )
@@ -214,7 +214,7 @@ def use_after_free(lab):
     return y, next_on_copy(lab)
 
 
-@case("memory that a lane's pool hands out again is written by another lane first", UAF, missing=COMPUTE_WAITS)
+@case("memory that a stream's pool hands out again is written by another stream first", UAF, missing=COMPUTE_WAITS)
 def fresh_memory_elsewhere(lab):
     lanes(lab)
     x = upload(lab)
@@ -225,20 +225,20 @@ def fresh_memory_elsewhere(lab):
         buffer.fill(0)
 
 
-@case("made with no lane selected, and read on a lane", RAW, missing="lab.synchronize()")
+@case("made with no stream selected, and read on a stream", RAW, missing="lab.synchronize()")
 def no_lane_selected(lab):
     lanes(lab)
     x = lab.xp.ones(1_024)
     return double(lab, x)
 
 
-@case("read back with no lane selected, without waiting for the lane", RAW, missing="lab.stream('copy').synchronize()")
+@case("read back with no stream selected, without waiting for the stream", RAW, missing="lab.stream('copy').synchronize()")
 def read_back_too_early(lab):
     lanes(lab)
     return upload(lab).get()
 
 
-@case("an index array chooses elements that another lane writes: they may be the same", RAW, missing=COMPUTE_WAITS)
+@case("an index array chooses elements that another stream writes: they may be the same", RAW, missing=COMPUTE_WAITS)
 def index_array(lab):
     lanes(lab)
     x = upload(lab)
@@ -249,7 +249,9 @@ def index_array(lab):
         return x[[100, 200]]
 
 
-@case("page-locked host memory is filled on one lane and uploaded on another", RAW, missing=COMPUTE_WAITS, only_simulated=True)
+@case(
+    "page-locked host memory is filled on one stream and uploaded on another", RAW, missing=COMPUTE_WAITS, only_simulated=True
+)
 def pinned_buffer(lab):
     lanes(lab)
     x = upload(lab)
@@ -261,7 +263,7 @@ def pinned_buffer(lab):
 
 
 @case(
-    "a lane's scratch is handed out again while another lane still reads what was in it",
+    "a stream's scratch is handed out again while another stream still reads what was in it",
     WAR,
     missing=COPY_WAITS,
     only_simulated=True,
@@ -280,7 +282,7 @@ def scratch_too_early(lab):
 
 
 @case(
-    "an array in scratch is used on its lane after the scratch was given back, and given out again",
+    "an array in scratch is used on its stream after the scratch was given back, and given out again",
     UAF,
     missing="work = lab.stream('copy').scratch(4096)",
     waits_help=False,
@@ -297,7 +299,7 @@ def scratch_after_its_end(lab):
 
 
 @case(
-    "an array in scratch is used after its lane was closed",
+    "an array in scratch is used after its stream was closed",
     UAF,
     missing="lab.stream('copy').close()",
     waits_help=False,
@@ -326,7 +328,7 @@ def scratch_kept_by_an_array(lab):
         return x * 2
 
 
-@case("another thread reads on its lane, without a wait", RAW, missing=COMPUTE_WAITS)
+@case("another thread reads on its stream, without a wait", RAW, missing=COMPUTE_WAITS)
 def other_thread(lab):
     lanes(lab)
     x = upload(lab)
@@ -361,7 +363,7 @@ def with_event(lab):
         return x * 2, y
 
 
-@case("the host waits for the lane instead")
+@case("the host waits for the stream instead")
 def host_waits_for_lane(lab):
     copy, _ = lanes(lab)
     x = upload(lab)
@@ -386,7 +388,7 @@ def device_waits(lab):
     return double(lab, x)
 
 
-@case("a value is read back on the lane: the host has waited for all that came before")
+@case("a value is read back on the stream: the host has waited for all that came before")
 def value_read_back(lab):
     lanes(lab)
     x = upload(lab)
@@ -405,7 +407,7 @@ def two_clean_readers(lab):
             x.sum()
 
 
-@case("two lanes write the two halves of one array")
+@case("two streams write the two halves of one array")
 def disjoint_halves(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
@@ -416,7 +418,7 @@ def disjoint_halves(lab):
         x[512:] = 2
 
 
-@case("two lanes write the even and the odd elements")
+@case("two streams write the even and the odd elements")
 def strided_views(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
@@ -427,7 +429,7 @@ def strided_views(lab):
         x[1::2] = 2
 
 
-@case("the order goes over a third lane")
+@case("the order goes over a third stream")
 def chain(lab):
     copy, middle, compute = lanes(lab, "copy", "middle", "compute")
     x = upload(lab)
@@ -450,7 +452,7 @@ def diamond(lab):
         return parts[0] + parts[1]
 
 
-@case("lane.hold(x) keeps the memory until the other lane is done with it")
+@case("stream.hold(x) keeps the memory until the other stream is done with it")
 def held(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
@@ -461,7 +463,7 @@ def held(lab):
     return y, next_on_copy(lab)
 
 
-@case("lane.use(x) waits for the writer and keeps the memory")
+@case("stream.use(x) waits for the writer and keeps the memory")
 def used(lab):
     _, compute = lanes(lab)
     x = upload(lab)
@@ -471,7 +473,7 @@ def used(lab):
     return y, next_on_copy(lab)
 
 
-@case("memory is handed out again on a lane that waits for its last user first")
+@case("memory is handed out again on a stream that waits for its last user first")
 def freed_and_waited_for(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
@@ -482,7 +484,7 @@ def freed_and_waited_for(lab):
     return y, next_on_copy(lab)
 
 
-@case("memory is handed out again on the only lane that used it")
+@case("memory is handed out again on the only stream that used it")
 def freed_on_one_lane(lab):
     lanes(lab)
     with lab.on("copy", "loop"):
@@ -503,7 +505,7 @@ def moved_lane(lab):
     return y
 
 
-@case("the writer's lane was closed: closing waits")
+@case("the writer's stream was closed: closing waits")
 def closed_lane(lab):
     copy, _ = lanes(lab)
     x = upload(lab)
@@ -511,7 +513,7 @@ def closed_lane(lab):
     return double(lab, x)
 
 
-@case("two threads on one lane")
+@case("two threads on one stream")
 def one_lane_two_threads(lab):
     lanes(lab)
     x = upload(lab)
@@ -523,7 +525,7 @@ def one_lane_two_threads(lab):
     in_thread(consume)
 
 
-@case("work with no lane selected only")
+@case("work with no stream selected only")
 def no_lane_at_all(lab):
     x = lab.xp.ones(8)
     x += 1

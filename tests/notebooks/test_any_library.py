@@ -1,4 +1,4 @@
-"""The lesson on libraries and lanes, executed on the simulated device: what it shows is checked as numbers."""
+"""The lesson on libraries and streams, executed on the simulated device: what it shows is checked as numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tables(lesson):
     return read_tables(lesson[0], (*TABLES, *HAZARDS))
 
 
-def test_each_part_of_the_pipeline_ran_on_its_lane_and_its_sms(tables, lesson):
+def test_each_part_of_the_pipeline_ran_on_its_stream_and_its_sms(tables, lesson):
     where = tables["where"]
 
     assert where.loc["copy", ["copy", "kernel"]].tolist() == [BATCHES, 0]
@@ -46,11 +46,11 @@ def test_each_part_of_the_pipeline_ran_on_its_lane_and_its_sms(tables, lesson):
     assert "all work inside ranges ran on the selected stream" in lesson[1]
 
 
-def test_lanes_change_the_time_and_not_the_results(tables, lesson):
+def test_streams_change_the_time_and_not_the_results(tables, lesson):
     lengths = tables["lengths"]["ms"]
 
-    assert 1.3 < lengths["one lane"] / lengths["three lanes"] < 2
-    assert "largest difference from one lane: 0.0\n" in lesson[1]
+    assert 1.3 < lengths["one stream"] / lengths["three streams"] < 2
+    assert "largest difference from one stream: 0.0\n" in lesson[1]
 
 
 def test_a_library_with_a_stream_of_its_own_is_found_and_then_led(lesson):
@@ -70,16 +70,16 @@ def test_the_planted_race_is_found_and_its_fix_is_clean(tables):
     assert tables["fixed"].empty
 
 
-def test_a_guard_keeps_lanes_apart_and_scratch_lets_them_overlap(tables):
+def test_a_guard_keeps_streams_apart_and_scratch_lets_them_overlap(tables):
     workspaces = tables["workspaces"]
 
     assert workspaces["right"].all()
-    assert workspaces.loc["guarded", "2 lanes busy, ms"] == 0
-    assert workspaces.loc["with_scratch", "2 lanes busy, ms"] > 0.8 * workspaces.loc["with_scratch", "ms"]
+    assert workspaces.loc["guarded", "2 streams busy, ms"] == 0
+    assert workspaces.loc["with_scratch", "2 streams busy, ms"] > 0.8 * workspaces.loc["with_scratch", "ms"]
     assert workspaces.loc["with_scratch", "ms"] < 0.6 * workspaces.loc["guarded", "ms"]
 
 
-def test_each_task_kept_its_lane_while_the_other_one_ran(lesson):
+def test_each_task_kept_its_stream_while_the_other_one_ran(lesson):
     assert re.search(r"\{'alice': \['alice', 'alice', 'alice'\], 'bob': \['bob', 'bob', 'bob'\]\} \| after: None", lesson[1])
 
 
@@ -93,4 +93,4 @@ def test_what_was_kept_is_the_pipeline(lesson):
     assert found == {SpanKind.RANGE: 3 * BATCHES, SpanKind.KERNEL: 9 * BATCHES, SpanKind.COPY: BATCHES}
     page = (lesson[0] / "any-library.html").read_text(encoding="utf-8")
     assert "SIMULATED" in page
-    assert "three libraries, three lanes" in page
+    assert "three libraries, three streams" in page

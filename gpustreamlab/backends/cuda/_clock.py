@@ -7,6 +7,29 @@ recorded, and each anchor's place is the sum of integer steps from anchor to anc
 longer pause the anchor is placed by the card's own ``%globaltimer`` instead, read by a small kernel in front of it.
 """
 
+# Tried or weighed, and left:
+# - One base event for the whole session. The step of the float is 7.8 us after 75 s, 62 us after ten minutes, 250 us after an
+#   hour, and a session lives for hours. Steps below half a second are rounded to whole ticks and are exact, and integers add
+#   up without a loss.
+# - `%globaltimer` at both ends of every range. A kernel has to read it, and a kernel needs an SM: behind a full card it waits
+#   for one, and what follows waits with it. So it is read across pauses only, on a stream of the session's own.
+# - One kernel and one event across a pause. A card that was idle fetches commands slowly, and now and then the event comes 10
+#   us late. Nine are recorded, and the median counts of those that are not late: none is ever early, and while CUPTI is being
+#   set up most of a burst may be late together.
+# - A tick that is known beforehand. It is measured, as the greatest common divisor of short distances. Those of 16 ms and more
+#   are left out: a float of milliseconds may be a nanosecond off there.
+# - The nearest anchor by the host's time alone. A deep queue starts long after it was filled: such starts are read a second
+#   time, against the anchor that is near on the card's clock.
+# - The average latency between host and card. Whatever delays a message only makes it later, so of nine anchors around a host
+#   time the one that was delayed least places it.
+#
+# What a pair of events adds to a kernel is measured by kernels that time themselves, in a full queue: an idle stream would
+# show the host's speed instead. It is 3 to 4 us in front of the first instruction and 0.6 us behind the last. The kernel
+# itself ends 0.6 to 1.0 us after its last instruction, by CUPTI, so a range is let end there, too.
+#
+# What no figure here covers is a cold card: after 0.6 s without work events come up to 20 us late for a while. The errors that
+# a trace states hold for a warm one. CUPTI's times are on another clock, the host's wall clock: `cupti/_clock.py` ties them.
+
 from __future__ import annotations
 
 import contextlib
