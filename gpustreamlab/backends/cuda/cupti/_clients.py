@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._layouts import CALLED
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._records import Records, concat_records, parse_buffer
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -219,6 +220,10 @@ class Sharing:
                 parts.append(parse_buffer(data, cupti.layouts))
             finally:
                 buffers.give_back(ticket)
+        calls, lost_count = buffers.take_calls()
+        if len(calls):
+            columns = {name: calls[name] for name in CALL.names or ()}
+            parts.append(Records(columns={CALLED: columns}, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))
         dropped = ctypes.c_size_t()
         if cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)):
             dropped.value = 0
@@ -229,7 +234,7 @@ class Sharing:
                 "%s wrote %d bytes that cannot be read: %s", cupti.title, records.skipped_bytes, dict(records.unknown_kinds)
             )
         for source in self.sharers:
-            source.take_in(records, dropped.value)
+            source.take_in(records, dropped.value + lost_count)
 
 
 def stream_key(context: NDArray[Any], stream: NDArray[Any]) -> Int64Array:
