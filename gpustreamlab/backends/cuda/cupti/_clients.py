@@ -108,14 +108,13 @@ class LossWatch:
         self._buffer_host_ns = 0
         self._anchor_host_ns = 0
         self._next_look_ns = 0
-        self._was_held = False
         self._is_client_near = False
 
     def begin(self) -> None:
         """Start anew: nothing was seen."""
         self._buffer_host_ns = self._anchor_host_ns = self._host_time_ns()
         self._torch_host_ns, self._next_look_ns = -1, 0
-        self._was_held, self._is_client_near = self._cupti.is_held_by_another(), False
+        self._is_client_near = False
 
     @property
     def complete_until_host_ns(self) -> int:
@@ -155,12 +154,11 @@ class LossWatch:
         return self._host_time_ns() - max(oldest_waiting_host_ns, self._anchor_host_ns) >= LOST_UNSEEN_NS
 
     def _is_another_near(self) -> bool:
-        """Tell whether another client has appeared since the begin; asked for now and then, as it means to try its place."""
+        """Tell whether another client has appeared since the begin; asked for now and then."""
         now_ns = self._host_time_ns()
         if now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + LOST_AFTER_NS
-            is_held_anew = not self._was_held and self._cupti.is_held_by_another()
-            self._is_client_near = is_held_anew or bool(active_client(self._cupti))
+            self._is_client_near = bool(active_client(self._cupti))
         return self._is_client_near
 
 

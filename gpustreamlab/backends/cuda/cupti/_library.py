@@ -227,12 +227,9 @@ class Cupti:
         self._follow(self.call_classes[CallbackDomain.DRIVER_API], is_on=1)
 
     def disable_calls(self) -> None:
-        """Follow and record no calls, and give the place of the subscriber back."""
-        self.include_other_calls()
+        """Follow and record no calls."""
+        self.leave_calls_to_others()
         self.disable((RecordKind.DRIVER, RecordKind.RUNTIME))
-        subscriber, self._subscriber = self._subscriber, None
-        if subscriber is not None:
-            self.call("cuptiUnsubscribe", subscriber)
 
     def watch_for_graphs(self) -> None:
         """Miss no launch of a graph from now on; see `look_for_graphs`."""
@@ -242,12 +239,14 @@ class Cupti:
             return
         for kind in (RecordKind.DRIVER, RecordKind.RUNTIME):
             self.call("cuptiActivityEnable", int(kind))
-        self.include_other_calls()
+        self._set_other_calls(is_on=1)
 
-    def include_other_calls(self) -> None:
-        """Leave no calls out any more: who records them next, for example torch.profiler, must find all of them."""
-        if self._subscriber is None:
-            self._set_other_calls(is_on=1)
+    def leave_calls_to_others(self) -> None:
+        """Give the subscriber's place back, and leave no calls out: who records next, as torch.profiler, needs both."""
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is not None:
+            self.call("cuptiUnsubscribe", subscriber)
+        self._set_other_calls(is_on=1)
 
     def _subscribe(self, callback: Any) -> bool:
         """Take the one place of a subscriber; tell whether it was free."""

@@ -350,7 +350,7 @@ class CuptiSource:
         if SHARING.collecting(but=self):
             self._is_left_on = False
         elif self._is_another_collecting():
-            self._cupti.include_other_calls()
+            self._cupti.leave_calls_to_others()
             self._cupti.disable(UNSHARED_KINDS)
             self._is_left_on = True
         else:
