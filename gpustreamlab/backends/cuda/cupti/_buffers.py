@@ -3,8 +3,8 @@
 CUPTI asks for an empty buffer in the thread of the user's call and hands full ones over in a thread of its own. Both only move
 a buffer from one list to another, and a call of the driver is only noted; reading happens later, elsewhere. That is done in C
 (callbacks.c): CUPTI may hold a lock of its own while it calls, and a thread that enters CUDA with the interpreter's lock held
-waits for that one, so a callback that waits for the interpreter may wait for ever. The machine's own compiler compiles it when
-kernels are captured for the first time, and the library is kept in the user's cache.
+waits for that one, so a callback that waits for the interpreter may wait for ever. Wheels for Linux hold it compiled
+(hatch_build.py); else the machine's own compiler compiles it when kernels are first captured, into the user's cache.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ActivityBuffers:
 
     def take_calls(self) -> tuple[NDArray[np.void], int]:
         """Return the calls that have returned since the last time, of dtype `CALL`, and how many found no room."""
-        parts = []
+        parts: list[NDArray[np.void]] = []
         while not parts or len(parts[-1]) == _TAKEN_CALLS:
             calls = np.empty(_TAKEN_CALLS, CALL)
             parts.append(calls[: self._library.take_calls(calls.ctypes.data, _TAKEN_CALLS)])
@@ -142,10 +142,13 @@ class ActivityBuffers:
 
 
 def find_library() -> Path:
-    """Return the compiled callbacks: of the user's cache, where they were made before, else compiled now."""
+    """Return the compiled callbacks: of the wheel, of the user's cache, where they were made before, else compiled now."""
     if sys.platform != "linux":
         raise OSError(f"CUPTI's callbacks are compiled on Linux alone; this is {sys.platform}.")
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    name = f"callbacks-{digest}-{platform.machine()}.so"
+    if (built := SOURCE.with_name(name)).exists():
+        return built
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "gpustreamlab")
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,7 +160,7 @@ def find_library() -> Path:
         )
         folder = Path(tempfile.mkdtemp(prefix="gpustreamlab-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    library = folder / f"callbacks-{digest}-{platform.machine()}.so"
+    library = folder / name
     if not _is_ours(library):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside it, so that it appears there whole
             made = Path(scratch, library.name)
