@@ -10,7 +10,7 @@ PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-long lint types layers unit browser notebooks viewer gpu bench clean
+.PHONY: help demo lab test test-long lint types layers unit browser notebooks viewer gpu bench wheel clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -63,6 +63,11 @@ gpu:  ## the GPU tests with the current python, on a machine with a GPU; keeps t
 
 bench: .venv/.dev  ## every benchmark; keeps the figures in bench/results
 	$(BIN)/python scripts/run_benchmarks.py --results bench/results
+
+wheel: .venv/.dev  ## the wheels, in dist: Linux x86_64 and aarch64 with CUPTI's callbacks compiled, and one that compiles them itself
+	for processor in x86_64 aarch64 ''; do \
+		GPUSTREAMLAB_WHEEL=$$processor $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
+	done
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv build dist out demo .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,133 +1,273 @@
-"""What capturing kernels costs: the host's time a launch, and reading the records, beside torch.profiler.
+"""What recording every kernel and call costs whole programs, beside torch.profiler and the floor: CUPTI's kernel records alone.
 
-The same loop of small launches with nothing on (the floor), inside a range, with kernels captured (with and without the calls
-of the host in the trace), and under torch.profiler in its two forms. Rounds are interleaved, ratios are taken within a round,
-and medians over the rounds. At the end 1,000,000 kernels are launched: each must be in the trace or counted as dropped.
+Each program runs in a fresh process for each tool: five times with nothing on, five times recorded, five times after the tool
+is closed; figures are medians, as multiples of the time with nothing on. Reading is timed apart, with 100,000 kernels at once.
+
+    python -m bench.capture_cost --json bench/results/capture_cost.json
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from bench._common import report
-from gpustreamlab import Session
-from gpustreamlab.typing import SpanKind
 
 NEEDS_GPU = True
-LAUNCHES = 100_000
-PROFILED_LAUNCHES = 20_000  # torch.profiler's events() takes 30 us a kernel
 ROUNDS = 5
-MANY = 1_000_000
+LAUNCHES = 20_000
+READ_KERNELS = 100_000
+CHILD = "CAPTURE_COST_CHILD"
 
 
 def main(argv: list[str] | None = None) -> None:
+    rows = []
+    for program in PROGRAMS:
+        found = {tool: _in_a_process(program, tool) for tool in TOOLS}
+        rows += [
+            {
+                "program": program,
+                "tool": tool,
+                "off ms": round(times["off"] * 1e3, 3),
+                "recorded": round(times["on"] / times["off"], 3),
+                "closed": round(times["closed"] / times["off"], 3),
+            }
+            for tool, times in found.items()
+        ]
+    rows.append(_in_a_process("reading", "gpustreamlab"))
+    report(f"Programs while recorded and afterwards, as multiples of alone (medians of {ROUNDS})", rows, argv)
+
+
+def _in_a_process(program: str, tool: str) -> dict[str, Any]:
+    child = [sys.executable, "-W", "ignore", "-m", "bench.capture_cost"]
+    done = subprocess.run(
+        child, env=os.environ | {CHILD: f"{program}/{tool}"}, capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{program} under {tool} failed:\n{done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(program, tool, found, flush=True)
+    return found
+
+
+def measure(program: str, tool: str) -> dict[str, Any]:
+    """Time a program alone, recorded and afterwards, in this process."""
+    if program == "reading":
+        return _reading()
+    run = PROGRAMS[program]()
+    run(), run()
+    found = {"off": _median(run)}
+    with TOOLS[tool]():
+        run()
+        found["on"] = _median(run)
+    run()
+    return found | {"closed": _median(run)}
+
+
+def _median(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        began_s = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times)
+
+
+# Programs: each returns what runs once, and waits
+
+
+def torch_launches() -> Callable[[], None]:
+    import torch
+
+    x = torch.ones(64, device="cuda")
+
+    def run() -> None:
+        for _ in range(LAUNCHES):
+            x.add_(1)
+        torch.cuda.synchronize()
+
+    return run
+
+
+def cupy_launches() -> Callable[[], None]:
     import cupy
 
     kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
-    with Session("cuda", ring_size=3 * MANY, capture="ranges") as lab:
-        lab.stream("work")
-        launch = _launcher(lab, kernel)
-        for _ in range(2):
-            launch(LAUNCHES)
-        cases = _cases(lab)
-        rounds = [{name: _round(lab, launch, *case) for name, case in cases.items()} for _ in range(ROUNDS)]
-        rows = [_row(name, rounds) for name in cases]
-        rows.append(_many(lab, launch))
-    report(f"Launches of an empty kernel (median of {ROUNDS} rounds of {LAUNCHES:,})", rows, argv)
+
+    def run() -> None:
+        for _ in range(LAUNCHES):
+            kernel((1,), (32,), ())
+        cupy.cuda.get_current_stream().synchronize()
+
+    return run
 
 
-def _cases(lab: Session) -> dict[str, tuple[int, Callable[[], AbstractContextManager[Any]], Callable[[Any], int]]]:
-    """Return for each case the launches, what is on meanwhile, and what reads the records and counts the kernels."""
-    return {
-        "off: launches alone": (LAUNCHES, nullcontext, lambda _: 0),
-        "ranges": (LAUNCHES, lambda: lab.on("work", "launches"), lambda _: len(lab.trace) * 0),
-        "kernels": (LAUNCHES, lambda: lab.capture("kernels", host=False), lambda _: _kernel_count(lab)),
-        "kernels and calls": (LAUNCHES, lambda: lab.capture("kernels"), lambda _: _kernel_count(lab)),
-        "torch.profiler CUDA": (PROFILED_LAUNCHES, lambda: _profiling("CUDA"), _event_count),
-        "torch.profiler CPU + CUDA": (PROFILED_LAUNCHES, lambda: _profiling("CPU", "CUDA"), _event_count),
-    }
+def _gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(n_layer=12, n_head=12, n_embd=768)).cuda().half().eval()
 
 
-def _launcher(lab: Session, kernel: Any) -> Callable[[int], float]:
-    def launch(count: int) -> float:
-        """Launch so many times; return the seconds that it took."""
-        stream = lab.stream("work")._backend_stream.cupy
-        with stream:
-            began_s = time.perf_counter()
-            for _ in range(count):
-                kernel((1,), (32,), ())
-            ended_s = time.perf_counter()
-        stream.synchronize()
-        return ended_s - began_s
+def decode() -> Callable[[], None]:
+    import torch
 
-    return launch
+    model = _gpt2()
+    prompt = torch.randint(0, 50_000, (1, 32), device="cuda")
 
+    @torch.no_grad()
+    def run() -> None:
+        token, cache = prompt, None
+        for _ in range(32):
+            found = model(token, past_key_values=cache, use_cache=True)
+            token, cache = found.logits[:, -1:].argmax(-1), found.past_key_values
+        torch.cuda.synchronize()
 
-def _round(
-    lab: Session,
-    launch: Callable[[int], float],
-    count: int,
-    collecting: Callable[[], AbstractContextManager[Any]],
-    read: Callable[[Any], int],
-) -> dict[str, float]:
-    lab.clear()
-    with collecting() as tool:
-        launch_s = launch(count)
-        lab.synchronize()
-    began_s = time.perf_counter()
-    kernels = read(tool)
-    read_s = time.perf_counter() - began_s
-    return {"launch": launch_s / count, "read": read_s / count, "kernels": kernels, "launches": count}
+    return run
 
 
-def _row(name: str, rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    own = [figures[name] for figures in rounds]
-    return {
-        "what": name,
-        "us a launch": round(statistics.median(figures["launch"] for figures in own) * 1e6, 2),
-        "times off": round(statistics.median(f[name]["launch"] / f["off: launches alone"]["launch"] for f in rounds), 3),
-        "us to read a kernel": round(statistics.median(figures["read"] for figures in own) * 1e6, 2),
-        "kernels told of": f"{int(own[-1]['kernels']):,} of {int(own[-1]['launches']):,}",
-    }
+def replayed_decode() -> Callable[[], None]:
+    import torch
+
+    model = _gpt2()
+    tokens = torch.randint(0, 50_000, (1, 64), device="cuda")
+    with torch.no_grad():
+        aside = torch.cuda.Stream()
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                model(tokens, use_cache=False)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            model(tokens, use_cache=False)
+
+    def run() -> None:
+        for _ in range(100):
+            graph.replay()
+        torch.cuda.synchronize()
+
+    return run
 
 
-def _many(lab: Session, launch: Callable[[int], float]) -> dict[str, Any]:
-    lab.clear()
-    with lab.capture("kernels", host=False):
-        seconds = launch(MANY)
-        lab.synchronize()
-    began_s = time.perf_counter()
-    kept, dropped = _kernel_count(lab), lab.trace.metadata.dropped_records
-    return {
-        "what": "kernels, 1,000,000 in one go",
-        "us a launch": round(seconds / MANY * 1e6, 2),
-        "us to read a kernel": round((time.perf_counter() - began_s) / MANY * 1e6, 2),
-        "kernels told of": f"{kept:,} of {MANY:,}, {dropped:,} counted as dropped",
-    }
+def training() -> Callable[[], None]:
+    import torch
+    from torchvision.models import resnet50
+
+    model = resnet50(num_classes=10).cuda().train()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    images, labels = torch.randn(32, 3, 224, 224, device="cuda"), torch.randint(0, 10, (32,), device="cuda")
+
+    def run() -> None:
+        for _ in range(5):
+            optimiser.zero_grad(set_to_none=True)
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+            optimiser.step()
+        torch.cuda.synchronize()
+
+    return run
 
 
-def _kernel_count(lab: Session) -> int:
-    trace = lab.trace
-    return int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum())
+def many_streams() -> Callable[[], None]:
+    import torch
+
+    streams = [torch.cuda.Stream() for _ in range(32)]
+
+    def run() -> None:
+        for _ in range(20):
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    torch.cuda._sleep(1_000_000)
+        torch.cuda.synchronize()
+
+    return run
+
+
+PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {
+    "20,000 launches by torch": torch_launches,
+    "20,000 launches by CuPy": cupy_launches,
+    "GPT-2 decodes 32 tokens": decode,
+    "GPT-2 replayed as a CUDA graph": replayed_decode,
+    "ResNet-50, 5 steps": training,
+    "32 streams of long kernels": many_streams,
+}
+
+
+# Tools: each is on inside its block
 
 
 @contextmanager
-def _profiling(*activities: str) -> Iterator[Any]:
+def floor() -> Iterator[None]:
+    """CUPTI's kernel records alone, which nobody reads."""
+    from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
+    from gpustreamlab.backends.cuda.cupti._layouts import RecordKind
+    from gpustreamlab.backends.cuda.cupti._library import load_cupti
+
+    cupti = load_cupti()
+    ActivityBuffers().register(cupti)
+    cupti.enable((RecordKind.CONCURRENT_KERNEL,))
+    try:
+        yield
+    finally:
+        cupti.disable((RecordKind.CONCURRENT_KERNEL,))
+        cupti.call("cuptiActivityFlushAll", 1)
+        cupti.detach()
+
+
+@contextmanager
+def ours() -> Iterator[None]:
+    from gpustreamlab import Session
+
+    with Session("cuda", capture="kernels", ring_size=4_000_000):
+        yield
+
+
+@contextmanager
+def profiler() -> Iterator[None]:
     import torch
 
-    kinds = [getattr(torch.profiler.ProfilerActivity, name) for name in activities]
-    with torch.profiler.profile(activities=kinds) as profiler:
-        yield profiler
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+        yield
 
 
-def _event_count(profiler: Any) -> int:
-    return sum(event.device_type.name == "CUDA" for event in profiler.events())
+TOOLS = {"nothing": nullcontext, "floor: kernel records alone": floor, "gpustreamlab": ours, "torch.profiler": profiler}
+
+
+def _reading() -> dict[str, Any]:
+    """Time the reading of kernels that lie in CUPTI's buffers, and of the calls that launched them."""
+    import cupy
+
+    from gpustreamlab import Session
+    from gpustreamlab.typing import SpanKind
+
+    kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
+    times, counts = [], set()
+    for _ in range(ROUNDS):
+        with Session("cuda", capture="kernels", ring_size=4 * READ_KERNELS) as lab:
+            lab.trace  # noqa: B018 - what is read first is settled before
+            for _ in range(READ_KERNELS):
+                kernel((1,), (32,), ())
+            cupy.cuda.get_current_stream().synchronize()
+            began_s = time.thread_time()
+            lab.synchronize()
+            trace = lab.trace
+            times.append(time.thread_time() - began_s)
+            counts.add(int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum()))
+    return {
+        "program": f"reading {READ_KERNELS:,} kernels",
+        "tool": "gpustreamlab",
+        "us a kernel, at most": round(statistics.median(times) / READ_KERNELS * 1e6, 3),
+        "kernels in the trace": ", ".join(f"{count:,}" for count in sorted(counts)),
+    }
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if CHILD in os.environ:
+        print(json.dumps(measure(*os.environ[CHILD].split("/"))))
+    else:
+        main(sys.argv[1:])

@@ -23,7 +23,7 @@ from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line, wrap_lines
 from gpustreamlab.analysis import summary_text
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
-from gpustreamlab.backends.cuda.cupti._buffers import find_library
+from gpustreamlab.backends.cuda.cupti._buffers import SOURCE, find_library
 from gpustreamlab.errors import GPUStreamLabError, OptionError
 from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
 from gpustreamlab.model import is_bare_page
@@ -271,7 +271,9 @@ def _check_kernel_capture() -> list[Check]:
         return []
     name = "kernel capture"
     try:
-        return [Check(name=name, status=CheckStatus.OK, detail=f"its callbacks are compiled: {find_library()}")]
+        library = find_library()
+        origin = "came with the package" if library.parent == SOURCE.parent else "were compiled on this machine"
+        return [Check(name=name, status=CheckStatus.OK, detail=f"its callbacks {origin}: {library}")]
     except OSError as error:
         detail = "kernels will not be captured; ranges are timed without them"
         return [Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=str(error))]

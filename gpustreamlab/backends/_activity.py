@@ -190,8 +190,6 @@ class ActivitySource(Protocol):
     also measure what events cost, where the device is free.
     """
 
-    description: str
-    """Where the records come from, for example ``"CUPTI 13.0"``."""
     times_ranges: bool
     """Whether ranges can be timed by the work inside them, without events: `Activities.told_until` then has every thread that
     closes a range. Read after `start`; one that lacks this attribute does not."""
@@ -216,6 +214,10 @@ class ActivitySource(Protocol):
 
         Each record is returned once.
         """
+
+    @property
+    def description(self) -> str:
+        """Where the records come from, for example ``"CUPTI 13.0"``."""
 
     @property
     def lost_reason(self) -> str:

@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 import types
+from functools import cached_property
 
 import numpy as np
 
 from gpustreamlab.backends.cuda.cupti import _library as _cupti
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
+from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._clients import Sharing
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock
 from gpustreamlab.backends.cuda.cupti._layouts import CallbackDomain, MarkerFlag, RecordKind, find_layouts
@@ -29,8 +31,8 @@ RESULTS = {
     MULTIPLE_SUBSCRIBERS: b"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
 }
 CALL_KINDS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
-LAUNCH, SYNCHRONIZE, MALLOC, GET_DEVICE = (1, 307), (2, 131), (2, 20), (2, 17)
-"""Domain and callback id of cuLaunchKernel, cudaStreamSynchronize, cudaMalloc, cudaGetDevice."""
+LAUNCH, SYNCHRONIZE, MALLOC, GET_VERSION = (1, 307), (1, 126), (1, 243), (1, 2)
+"""Domain and callback id of cuLaunchKernel, cuStreamSynchronize, cuMemAlloc, cuDriverGetVersion."""
 
 TICK_NS = 32
 
@@ -60,6 +62,10 @@ class FakeCuptiLibrary:
         self.left_out = set()
         """Functions whose calls are not recorded, as (domain, callback id)."""
         self.subscriber = None
+        self.followed = set()
+        """Functions at whose calls our callback is called, as (domain, callback id)."""
+        self.lost_call_count = 0
+        """Calls that found no room in the ring."""
         self.dropped_count = 0
         self.history = []
         """Names of the functions that were called, in order."""
@@ -78,6 +84,12 @@ class FakeCuptiLibrary:
         self.is_in_callback = False
         self._client = None
         self._texts = {}
+        self._calls = []
+
+    @cached_property
+    def loaded(self):
+        """As the process has it: one object for all sources."""
+        return Cupti(self, "/fake/libcupti.so")
 
     def __getattr__(self, name):
         if not name.startswith("cupti") or name in self.lacking:
@@ -111,7 +123,8 @@ class FakeCuptiLibrary:
         return SUCCESS
 
     def enable_callback(self, is_on, handle, domain, number):
-        assert (is_on.value, self.subscriber) == (1, "ours")
+        assert self.subscriber == "ours"
+        (self.followed.add if is_on.value else self.followed.discard)((domain, number.value))
         self._watched = (domain, number.value)
 
     def finalize(self):
@@ -123,6 +136,7 @@ class FakeCuptiLibrary:
     def unsubscribe(self, handle):
         assert self.subscriber == "ours"
         self.subscriber = None
+        self.followed.clear()
 
     def get_callback_name(self, domain, number, place):
         name = CALL_NAMES[domain].get(number.value)
@@ -191,8 +205,16 @@ class FakeCuptiLibrary:
     def emit(self, kind, *, is_late=False, **fields):
         """Record something, if its kind is on."""
         call = (CALL_KINDS.get(kind), fields.get("cbid"))
-        if kind in self.kinds and call not in self.left_out:
+        if call in self.followed:
+            self._calls.append((*(fields[name] for name in CALL.names[:-1]), 0))
+        elif kind in self.kinds and call not in self.left_out:
             (self.late if is_late else self.pending).append(record(int(kind), self.layouts, fields))
+
+    def take_calls(self):
+        """Stand for the ring of callbacks.c, whose clock is the real one."""
+        calls, self._calls = np.array(self._calls, CALL), []
+        lost_count, self.lost_call_count = self.lost_call_count, 0
+        return calls, lost_count
 
     def emit_raw(self, data):
         """Record these bytes."""
@@ -387,6 +409,14 @@ def install_driver_bindings(monkeypatch, contexts=None):
     return driver
 
 
+def install_torch(monkeypatch, *, is_profiling):
+    torch = types.ModuleType("torch")
+    torch.autograd = types.SimpleNamespace(_profiler_enabled=lambda: torch.is_profiling)
+    torch.is_profiling = is_profiling
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
 def make_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
     """Return a source of a card, and forget those of earlier tests."""
     monkeypatch.setattr(_cupti_source, "SHARING", Sharing())
@@ -396,6 +426,7 @@ def make_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda:
 def add_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
     """Return a further source of the same process."""
     install_driver_bindings(monkeypatch)
+    monkeypatch.setattr(ActivityBuffers, "take_calls", lambda _: card.library.take_calls())
     monkeypatch.setattr(_cupti, "_make_detaching_call", card.library.make_detaching_call)
     time = types.SimpleNamespace(
         time_ns=lambda: card.WALL_NS + card.wall_step_ns + card.now_ns, sleep=card.advance, strftime=lambda form: "12:34:56"
@@ -403,7 +434,7 @@ def add_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: 
     monkeypatch.setattr(_cupti_source, "time", time)
     clock = CuptiClock(launch=card.launch_anchor, origin_timer_ns=card.ORIGIN_TIMER_NS, host_time_ns=card.host_time_ns)
     return CuptiSource(
-        Cupti(card.library, "/fake/libcupti.so"),
+        card.library.loaded,
         ordinal=ordinal,
         sm_count=132,
         clock=clock,

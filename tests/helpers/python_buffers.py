@@ -35,11 +35,17 @@ class PythonBuffers(ActivityBuffers):
         self._lock = threading.Lock()
         self.request = REQUEST(self._give)
         self.complete = COMPLETE(self._take_back)
+        self.note_call = None
 
     @property
     def full_bytes(self) -> int:
         """Bytes in buffers that wait to be taken."""
         return len(self._full) * self.buffer_bytes
+
+    @property
+    def call_count(self) -> int:
+        """None: what stands for the ring is in the fake libcupti."""
+        return 0
 
     def take(self) -> list[FilledBuffer]:
         """Return what was filled since the last time, in that order."""

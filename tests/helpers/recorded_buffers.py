@@ -23,6 +23,7 @@ CALL_NAMES = {
         39: "cuMemHostAlloc",
         119: "cuEventRecord",
         126: "cuStreamSynchronize",
+        243: "cuMemAlloc_v2",
         277: "cuMemcpyHtoDAsync_v2",
         307: "cuLaunchKernel",
         527: "cuLaunchHostFunc",

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ LACKING = Check(name="nvtx", status=CheckStatus.LACKING, detail="not installed",
 @pytest.fixture
 def no_gpu(monkeypatch):
     """A machine without a driver, checked at no cost."""
-    monkeypatch.setattr(cli, "find_library", lambda: "compiled.so")
+    monkeypatch.setattr(cli, "find_library", lambda: Path("compiled.so"))
     monkeypatch.setattr(cli, "cuda_checks", lambda: [ROW])
     monkeypatch.setattr(cli, "why_unavailable", lambda: (Unavailable.NO_DRIVER, "No NVIDIA driver was found. Install it."))
 
@@ -54,7 +55,7 @@ def test_doctor_says_which_backend_a_session_uses(capsys, monkeypatch, no_gpu):
 def test_doctor_says_whether_kernels_can_be_captured(capsys, monkeypatch, no_gpu, has_compiler):
     def find_library():
         if has_compiler:
-            return "/cache/callbacks.so"
+            return Path("/cache/callbacks.so")
         raise OSError("There is no C compiler here. Install one (cc, gcc or clang), or: pip install 'gpustreamlab[native]'.")
 
     monkeypatch.setattr(cli, "find_library", find_library)
@@ -64,7 +65,7 @@ def test_doctor_says_whether_kernels_can_be_captured(capsys, monkeypatch, no_gpu
     cli.main(["doctor"])
     told = " ".join(capsys.readouterr().out.split())
     if has_compiler:
-        assert "ok kernel capture its callbacks are compiled: /cache/callbacks.so" in told
+        assert "ok kernel capture its callbacks were compiled on this machine: /cache/callbacks.so" in told
     else:
         assert "lacking kernel capture kernels will not be captured; ranges are timed without them fix: There is no C" in told
         assert "Install one (cc, gcc or clang), or: pip install 'gpustreamlab[native]'." in told

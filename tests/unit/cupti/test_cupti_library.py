@@ -74,13 +74,31 @@ def test_names_lose_what_programs_do_not_write():
     assert 677 not in cupti.call_classes[CallbackDomain.DRIVER_API]
 
 
-def test_only_the_calls_that_are_shown_are_recorded():
+def test_only_the_calls_that_are_shown_are_followed():
     library = FakeCuptiLibrary()
     cupti = Cupti(library, "")
 
-    cupti.enable_calls()
+    cupti.enable_calls("callback")
+    cupti.enable_calls("callback")  # another session's
+    followed = set(library.followed)
+    is_held = cupti.is_held_by_another()
+    cupti.disable_calls()
+
+    assert {(1, 307), (1, 126), (1, 243), (1, 527)} <= followed
+    assert {(1, 1), (1, 119), (1, 677)}.isdisjoint(followed)
+    assert {domain for domain, _ in followed} == {1}
+    assert (library.kinds, library.left_out, library.subscriber, is_held) == (set(), set(), None, False)
+
+
+def test_only_the_calls_that_are_shown_are_recorded():
+    library = FakeCuptiLibrary()
+    library.subscriber = "torch"
+    cupti = Cupti(library, "")
+
+    cupti.enable_calls("callback")
     left_out = set(library.left_out)
     cupti.disable_calls()
+    assert library.subscriber == "torch"
 
     assert {(1, 1), (1, 119), (1, 677), (2, 17)} <= left_out
     assert {(1, 307), (2, 20), (2, 131), (2, 311)}.isdisjoint(left_out)

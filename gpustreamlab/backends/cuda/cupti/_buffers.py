@@ -1,10 +1,10 @@
-"""The buffers that CUPTI fills: pooled, bounded, and taken back as they are.
+"""What CUPTI calls: for buffers, pooled, bounded and taken back as they are; and at calls of the driver.
 
 CUPTI asks for an empty buffer in the thread of the user's call and hands full ones over in a thread of its own. Both only move
-a buffer from one list to another; reading happens later, elsewhere. That is done in C (callbacks.c): CUPTI may hold a lock of
-its own while it calls, and a thread that enters CUDA with the interpreter's lock held waits for that one, so a callback that
-waits for the interpreter may wait for ever. The machine's own compiler compiles it when kernels are captured for the first
-time, and the library is kept in the user's cache.
+a buffer from one list to another, and a call of the driver is only noted; reading happens later, elsewhere. That is done in C
+(callbacks.c): CUPTI may hold a lock of its own while it calls, and a thread that enters CUDA with the interpreter's lock held
+waits for that one, so a callback that waits for the interpreter may wait for ever. Wheels for Linux hold it compiled
+(hatch_build.py); else the machine's own compiler compiles it when kernels are first captured, into the user's cache.
 """
 
 from __future__ import annotations
@@ -44,6 +44,15 @@ REQUEST = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), _SIZE, _SIZE)
 """CUpti_BuffersCallbackRequestFunc."""
 COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
 """CUpti_BuffersCallbackCompleteFunc."""
+CALL = np.dtype(
+    [
+        *(("start", np.int64), ("end", np.int64)),
+        *(("threadId", np.uint32), ("correlationId", np.uint32), ("cbid", np.uint32), ("padding", np.uint32)),
+    ]
+)
+"""What callbacks.c notes of a call; the names are those of CUPTI's records of calls."""
+_TAKEN_CALLS = 65_536
+"""Calls that are copied at once."""
 
 SOURCE = Path(__file__).with_name("callbacks.c")
 COMPILERS = ("cc", "gcc", "clang")
@@ -62,7 +71,7 @@ class FilledBuffer(NamedTuple):
 
 
 class ActivityBuffers:
-    """The buffers of this process, as CUPTI knows one pair of callbacks."""
+    """The buffers and the ring of calls of this process, as CUPTI knows one pair of callbacks and one subscriber."""
 
     def __init__(self, *, buffer_bytes: int = BUFFER_BYTES, buffer_limit: int = BUFFER_LIMIT) -> None:
         self.buffer_bytes = buffer_bytes
@@ -76,6 +85,8 @@ class ActivityBuffers:
         """What CUPTI calls for an empty buffer."""
         self.complete = ctypes.cast(self._library.complete_buffer, COMPLETE)
         """What CUPTI calls with a full one."""
+        self.note_call = ctypes.cast(self._library.note_call, ctypes.c_void_p)
+        """What CUPTI calls at a call of the driver that is followed."""
 
     def register(self, cupti: Cupti) -> None:
         """Let CUPTI use these buffers."""
@@ -101,6 +112,19 @@ class ActivityBuffers:
         """Let a buffer that was taken be filled again."""
         self._library.give_back(ticket)
 
+    @property
+    def call_count(self) -> int:
+        """Calls that wait to be taken."""
+        return int(self._library.count_calls())
+
+    def take_calls(self) -> tuple[NDArray[np.void], int]:
+        """Return the calls that have returned since the last time, of dtype `CALL`, and how many found no room."""
+        parts: list[NDArray[np.void]] = []
+        while not parts or len(parts[-1]) == _TAKEN_CALLS:
+            calls = np.empty(_TAKEN_CALLS, CALL)
+            parts.append(calls[: self._library.take_calls(calls.ctypes.data, _TAKEN_CALLS)])
+        return np.concatenate(parts), int(self._library.take_lost_calls())
+
     def _load(self, buffer_limit: int) -> ctypes.PyDLL:
         # PyDLL keeps the interpreter's lock: each call takes nanoseconds. The library is never closed.
         library = ctypes.PyDLL(str(find_library()))
@@ -109,16 +133,22 @@ class ActivityBuffers:
         library.give_back.argtypes = (ctypes.c_void_p,)
         library.give_back.restype = None
         library.count_full.restype = ctypes.c_uint64
-        if library.set_up(self.buffer_bytes, buffer_limit):
+        library.take_calls.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
+        for function in (library.take_calls, library.count_calls, library.take_lost_calls):
+            function.restype = ctypes.c_uint64
+        if library.set_up(self.buffer_bytes, buffer_limit) or library.set_up_calls():
             raise OSError("The buffers of this process were made before, or there is no memory for them.")
         return library
 
 
 def find_library() -> Path:
-    """Return the compiled callbacks: of the user's cache, where they were made before, else compiled now."""
+    """Return the compiled callbacks: of the wheel, of the user's cache, where they were made before, else compiled now."""
     if sys.platform != "linux":
         raise OSError(f"CUPTI's callbacks are compiled on Linux alone; this is {sys.platform}.")
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    name = f"callbacks-{digest}-{platform.machine()}.so"
+    if (built := SOURCE.with_name(name)).exists():
+        return built
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "gpustreamlab")
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,7 +160,7 @@ def find_library() -> Path:
         )
         folder = Path(tempfile.mkdtemp(prefix="gpustreamlab-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    library = folder / f"callbacks-{digest}-{platform.machine()}.so"
+    library = folder / name
     if not _is_ours(library):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside it, so that it appears there whole
             made = Path(scratch, library.name)

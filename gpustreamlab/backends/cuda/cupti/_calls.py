@@ -109,7 +109,7 @@ class CallReader:
         kept = (joined["correlation"] >= first) & (start_host_ns <= until_host_ns) & ~is_own
         # What CUPTI does in threads of its own, and in ours, holds up nobody.
         is_call = joined["call_class"] != CallClass.OTHER
-        self._callers.update(np.unique(joined["thread"][kept & is_call]).tolist())
+        self._callers.update(distinct(joined["thread"][kept & is_call])[0].tolist())
         kept &= is_call | np.isin(joined["thread"], list(self._callers))
         found = {name: values[kept] for name, values in joined.items()}
         return CallBatch(**found, size_bytes=_sizes(records, found["correlation"]))
@@ -216,7 +216,7 @@ class DependencyReader:
         new = _rows(records.columns.get(RecordKind.CUDA_EVENT), "eventId")
         for kind in (RecordKind.CUDA_EVENT, RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET):
             if (columns := records.columns.get(kind)) is not None:
-                keys = np.unique(stream_key(columns["contextId"], columns["streamId"]))
+                keys, _ = distinct(stream_key(columns["contextId"], columns["streamId"]))
                 self._contexts |= dict(zip((keys & 0xFFFF_FFFF).tolist(), (keys >> 32).tolist(), strict=True))
         recorded = np.concatenate([self._last, new], axis=1)
         recorded = recorded[:, np.lexsort((recorded[1], recorded[0]))]

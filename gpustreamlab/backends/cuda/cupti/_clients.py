@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._layouts import CALLED
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._records import Records, concat_records, parse_buffer
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -107,14 +108,13 @@ class LossWatch:
         self._buffer_host_ns = 0
         self._anchor_host_ns = 0
         self._next_look_ns = 0
-        self._was_held = False
         self._is_client_near = False
 
     def begin(self) -> None:
         """Start anew: nothing was seen."""
         self._buffer_host_ns = self._anchor_host_ns = self._host_time_ns()
         self._torch_host_ns, self._next_look_ns = -1, 0
-        self._was_held, self._is_client_near = self._cupti.is_held_by_another(), False
+        self._is_client_near = False
 
     @property
     def complete_until_host_ns(self) -> int:
@@ -154,12 +154,11 @@ class LossWatch:
         return self._host_time_ns() - max(oldest_waiting_host_ns, self._anchor_host_ns) >= LOST_UNSEEN_NS
 
     def _is_another_near(self) -> bool:
-        """Tell whether another client has appeared since the begin; asked for now and then, as it means to try its place."""
+        """Tell whether another client has appeared since the begin; asked for now and then."""
         now_ns = self._host_time_ns()
         if now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + LOST_AFTER_NS
-            is_held_anew = not self._was_held and self._cupti.is_held_by_another()
-            self._is_client_near = is_held_anew or bool(active_client(self._cupti))
+            self._is_client_near = bool(active_client(self._cupti))
         return self._is_client_near
 
 
@@ -219,6 +218,10 @@ class Sharing:
                 parts.append(parse_buffer(data, cupti.layouts))
             finally:
                 buffers.give_back(ticket)
+        calls, lost_count = buffers.take_calls()
+        if len(calls):
+            columns = {name: calls[name] for name in CALL.names or ()}
+            parts.append(Records(columns={CALLED: columns}, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))
         dropped = ctypes.c_size_t()
         if cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)):
             dropped.value = 0
@@ -229,7 +232,7 @@ class Sharing:
                 "%s wrote %d bytes that cannot be read: %s", cupti.title, records.skipped_bytes, dict(records.unknown_kinds)
             )
         for source in self.sharers:
-            source.take_in(records, dropped.value)
+            source.take_in(records, dropped.value + lost_count)
 
 
 def stream_key(context: NDArray[Any], stream: NDArray[Any]) -> Int64Array:

@@ -50,6 +50,8 @@ class CopyKind(IntEnum):
     PTOP = 10
 
 
+CALLED = 254
+"""No kind of CUPTI's: a call of the driver that our callback followed, see callbacks.c."""
 STAGED = 255
 """No code of CUPTI's: from device to device through the host, see `join_staged`."""
 

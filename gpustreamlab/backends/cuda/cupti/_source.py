@@ -35,7 +35,7 @@ from gpustreamlab.backends.cuda.cupti._clients import (
     stream_key,
 )
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock
-from gpustreamlab.backends.cuda.cupti._layouts import RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import CALLED, RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records
@@ -82,6 +82,8 @@ DRAIN_EVERY_NS = 2_000_000_000
 """How long records may lie unread where nobody asks for them."""
 DRAIN_BYTES = 64 << 20
 """How much of them: 260,000 launches."""
+DRAIN_CALLS = 1 << 18
+"""The same of calls: a quarter of the ring."""
 HELD_RECORDS = 1_000_000
 """Records that wait for the first anchor at most: 200 MB. Further ones are dropped and counted."""
 
@@ -109,8 +111,6 @@ class CuptiSource:
         mark_range: Callable[[], object],
         keep_time: Callable[[], object],
     ) -> None:
-        self.description = cupti.title
-        """Name and version of CUPTI."""
         self._cupti = cupti
         self._ordinal = ordinal
         self._clock = clock
@@ -153,6 +153,12 @@ class CuptiSource:
         self.is_attached = False
         """Whether CUPTI is in the calls of this process because of this source."""
         self._home = HomeProcess()  # in a forked child CUDA does not work, and a lock may be held for ever
+
+    @property
+    def description(self) -> str:
+        """Name and version of CUPTI, and that calls are recorded the slow way where they are."""
+        is_slow = self.is_collecting and not self._cupti.follows_calls
+        return f"{self._cupti.title}{'; calls by records, as another profiler has the callbacks' if is_slow else ''}"
 
     @property
     def complete_until_host_ns(self) -> int:
@@ -225,7 +231,7 @@ class CuptiSource:
             self._wall.look()
             waited_ns = self._host_time_ns() - self._drained_ns
             is_due = waited_ns >= (LOST_TO_TORCH_NS if self._loss.look_for_torch() else DRAIN_EVERY_NS)
-            is_due = is_due or SHARING.buffers.full_bytes >= DRAIN_BYTES
+            is_due = is_due or SHARING.buffers.full_bytes >= DRAIN_BYTES or SHARING.buffers.call_count >= DRAIN_CALLS
             if not is_due:
                 self._keep_anchored()
             return is_due
@@ -319,7 +325,7 @@ class CuptiSource:
                 self._streams.enable(kind)
             # Launches are known by their calls. CUPTI's times of queueing would tell of them, too, but where they are on, the
             # launch of a CUDA graph writes beyond CUPTI's memory (13.0, 13.1): docs/explanations/decisions/0028.
-            self._cupti.enable_calls()
+            self._cupti.enable_calls(SHARING.buffers.note_call)
             self._wall.look()
             self.times_ranges = self._hears_ranges()
         except BaseException:
@@ -344,7 +350,7 @@ class CuptiSource:
         if SHARING.collecting(but=self):
             self._is_left_on = False
         elif self._is_another_collecting():
-            self._cupti.include_other_calls()
+            self._cupti.leave_calls_to_others()
             self._cupti.disable(UNSHARED_KINDS)
             self._is_left_on = True
         else:
@@ -432,7 +438,7 @@ class CuptiSource:
         self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_forced else 0)
         with SHARING.lock:
             SHARING.hand_out(self._cupti)
-            self._loss.note_buffers(len(self._inbox))
+            self._loss.note_buffers(sum(part.counts.keys() != {CALLED} for part in self._inbox))
             records, self._inbox = concat_records(self._inbox), []
         records = join_staged(self._numbers.continue_in(records), SHARING.are_claimed)
         self._note_anchors(records)

@@ -230,7 +230,7 @@ class NodeNumbers:
 
     def put_on(self, columns: dict[RecordKind, Columns]) -> dict[RecordKind, Columns]:
         """Return records by kind with the column `NODE`."""
-        for graph in np.unique(np.concatenate([np.empty(0, np.int64), *(one["graphId"] for one in columns.values())])).tolist():
+        for graph in {number for one in columns.values() for number in distinct(one["graphId"])[0].tolist()}:
             if graph:
                 ids = [one["graphNodeId"][one["graphId"] == graph].astype(np.int64) for one in columns.values()]
                 known = self._ids.pop(int(graph), np.empty(0, np.int64))
@@ -241,7 +241,7 @@ class NodeNumbers:
 
     def _numbers(self, columns: Columns) -> Int64Array:
         numbers = np.full(len(columns["graphId"]), -1, np.int64)
-        for graph in np.unique(columns["graphId"]).tolist():
+        for graph in distinct(columns["graphId"])[0].tolist():
             ids = self._ids.get(graph)
             if ids is not None and len(ids) >= self._counts.get(graph, 0):
                 rows = columns["graphId"] == graph

@@ -1,4 +1,4 @@
-/* What CUPTI calls for an empty buffer and with a full one, without Python and its lock.
+/* What CUPTI calls: for an empty buffer, with a full one, and at each call of the driver that is followed; without Python.
  *
  * CUPTI may hold a lock of its own while it calls, and a thread of Python may enter CUDA with the interpreter's lock held: callbacks
  * that wait for the interpreter then wait for ever. The lock in here is held for nanoseconds, and nothing waits for Python in it.
@@ -6,9 +6,11 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 enum place { FREE, LENT, FULL, TAKEN };
 
@@ -121,4 +123,106 @@ uint64_t count_full(void)
     uint64_t full = full_count;
     pthread_mutex_unlock(&lock);
     return full;
+}
+
+/* Calls of the driver, in a ring that any thread writes and one reads. It has no lock: threads that launch at once must not wait
+ * for each other, and an activity record of each call costs three times as much (bench/capture_cost.py). A slot is taken by
+ * moving `call_head`, and can be read once its `ticket` says so: a thread that is interrupted in between holds up the reader, and
+ * nobody who writes.
+ */
+enum { CALLS = 1 << 20, ENTER = 0 };
+
+/* The first fields of CUpti_CallbackData. */
+struct callback_data {
+    int site; /* where the call is: at its begin, or about to return */
+    const char *function_name;
+    const void *parameters;
+    void *return_value;
+    const char *symbol_name;
+    void *context;
+    uint32_t context_number;
+    uint64_t *own; /* kept from the begin of a call to its end */
+    uint32_t number;
+};
+
+struct call {
+    uint64_t start_ns, end_ns;
+    uint32_t thread, number, function;
+    uint32_t padding;
+};
+
+struct slot {
+    _Atomic uint64_t ticket; /* which turn has been written, counted from 1 */
+    struct call call;
+};
+
+static struct slot *ring;
+static _Atomic uint64_t call_head, call_tail, calls_lost;
+
+/* Make the ring, once; return 0 if that has worked. Only what is written takes memory. */
+int set_up_calls(void)
+{
+    if (ring)
+        return 0;
+    void *memory = mmap(NULL, CALLS * sizeof *ring, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return -1;
+    ring = memory;
+    return 0;
+}
+
+/* The wall clock, by which CUPTI tells all its times. */
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* CUpti_CallbackFunc: note when a call of the driver began and ended. */
+void note_call(void *unused, int domain, uint32_t function, const struct callback_data *data)
+{
+    (void)unused, (void)domain;
+    if (data->site == ENTER) {
+        *data->own = now_ns();
+        return;
+    }
+    struct call call = {.start_ns = *data->own, .end_ns = now_ns(), .number = data->number, .function = function};
+    call.thread = (uint32_t)(uintptr_t)pthread_self(); /* as CUPTI's records have it */
+    uint64_t ticket = atomic_load_explicit(&call_head, memory_order_relaxed);
+    do {
+        if (ticket - atomic_load_explicit(&call_tail, memory_order_acquire) >= CALLS) {
+            atomic_fetch_add_explicit(&calls_lost, 1, memory_order_relaxed);
+            return;
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&call_head, &ticket, ticket + 1, memory_order_relaxed, memory_order_relaxed));
+    struct slot *slot = ring + ticket % CALLS;
+    slot->call = call;
+    atomic_store_explicit(&slot->ticket, ticket + 1, memory_order_release);
+}
+
+/* For Python: move the oldest calls out of the ring; return how many. One thread at a time. */
+uint64_t take_calls(struct call *into, uint64_t most)
+{
+    uint64_t tail = atomic_load_explicit(&call_tail, memory_order_relaxed), count = 0;
+    while (count < most) {
+        struct slot *slot = ring + (tail + count) % CALLS;
+        if (atomic_load_explicit(&slot->ticket, memory_order_acquire) != tail + count + 1)
+            break;
+        into[count++] = slot->call;
+    }
+    atomic_store_explicit(&call_tail, tail + count, memory_order_release);
+    return count;
+}
+
+/* For Python: how many calls wait in the ring. */
+uint64_t count_calls(void)
+{
+    return atomic_load(&call_head) - atomic_load(&call_tail);
+}
+
+/* For Python: how many calls found the ring full since this was asked last. */
+uint64_t take_lost_calls(void)
+{
+    return atomic_exchange(&calls_lost, 0);
 }

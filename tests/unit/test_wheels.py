@@ -1,0 +1,57 @@
+"""Wheels: one for each processor with CUPTI's callbacks compiled, and a pure one; each installs into an empty environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gpustreamlab.backends.cuda.cupti._buffers import COMPILERS
+
+ROOT = Path(__file__).parents[2]
+MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF
+PRINT_LIBRARY = "from gpustreamlab.backends.cuda.cupti._buffers import find_library; print(find_library())"
+
+
+@pytest.fixture(scope="module", params=["x86_64", "aarch64", ""], ids=lambda processor: processor or "pure")
+def wheel(request, tmp_path_factory):
+    """Return a processor and its wheel, made as `make wheel` does."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+    subprocess.run(command, check=True, env=os.environ | {"GPUSTREAMLAB_WHEEL": request.param})
+    return request.param, next(folder.glob("*.whl"))
+
+
+def test_a_wheel_holds_what_its_name_says_and_installs_into_an_empty_environment(wheel, tmp_path):
+    processor, path = wheel
+    assert path.name.endswith(f"-py3-none-manylinux_2_17_{processor}.whl" if processor else "-py3-none-any.whl")
+    with zipfile.ZipFile(path) as archive:
+        libraries = [name for name in archive.namelist() if name.endswith(".so")]
+        assert len(libraries) == bool(processor)
+        for name in libraries:
+            data = archive.read(name)
+            assert data[:4] == b"\x7fELF"
+            assert int.from_bytes(data[18:20], "little") == MACHINES[processor]
+            needed = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_(\d+\.\d+)", data)}
+            assert max(needed) <= (2, 17)
+    if processor not in {os.uname().machine, ""} or (not processor and not any(map(shutil.which, COMPILERS))):
+        return  # it cannot run here
+    python = tmp_path / "empty/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", python.parents[1]], check=True)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", path]
+    subprocess.run(install, check=True)
+    # What the package depends on is lent from this environment: the wheel is what is tried.
+    lent = next(entry for entry in sys.path if entry.endswith("site-packages"))
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"} | {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PATH": "/nowhere" if processor else os.environ["PATH"],
+    }
+    code = f"import sys; sys.path.append({lent!r}); {PRINT_LIBRARY}"
+    done = subprocess.run([python, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path / ("empty" if processor else "cache"))
