@@ -256,8 +256,10 @@ class EventFile(Generic[_Event, _Facts]):
 
     def _read_event(self, text: bytearray) -> _Event | None:
         """Read one event, of which what is of another kind counts as not told; None where it is none at all."""
-        with suppress(*WRONG):
+        try:
             return self._event.decode(text)
+        except WRONG:
+            pass
         with suppress(*WRONG):  # blanks for signs that need an escape, and a sign of its own for bytes that are none
             text_only = _mend_values(text).translate(_ONE_LINE).decode("utf-8", "replace").encode()
             mended: _Event = _mended(text_only, self._kind)
