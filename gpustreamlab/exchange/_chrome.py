@@ -22,7 +22,6 @@ import numpy as np
 
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._chrome_write import own_data
 from gpustreamlab.exchange._frame import (
     ANNOTATION,
     HOST,
@@ -36,7 +35,7 @@ from gpustreamlab.exchange._frame import (
     own_name,
     unknown_device,
 )
-from gpustreamlab.exchange._json_events import WRONG, EventFile, nanoseconds, whole_number
+from gpustreamlab.exchange._json_events import WRONG, EventFile, nanoseconds, own_data, whole_number
 from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Counters, Device, Lane, Marker, Trace, WorkDetail, parquet_trace
 from gpustreamlab.record import MAX_FULL_NAME, Intervals, cut_text, find_innermost
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, MarkerKind, SpanKind

@@ -11,10 +11,9 @@ import base64
 import gzip
 import io
 import json
-import zlib
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -26,13 +25,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gpustreamlab._util.shell import steps
-from gpustreamlab.exchange._formats import require_suffix, unpacked
-from gpustreamlab.exchange._json_events import OURS
+from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace, WorkDetail, parquet_bytes, write_file_whole
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
-LONGEST_BEGIN = 64  # A file of ours begins as such within so many bytes
 FIRST_THREAD = 100  # Lowest number of a thread: 0 is the idle thread of a system
 SHOWN_CHARACTERS = 1_000  # How much of a name stands in each of its events
 SHOWN_DETAIL = 256  # How much of a kernel's full name stands in each of its events
@@ -49,28 +46,6 @@ def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
     """Write a trace as JSON in Chrome's trace event format; Perfetto, chrome://tracing and `read_chrome` read it."""
     name = require_suffix(path, (".json", ".json.gz"), "Chrome's JSON")
     write_file_whole(path, lambda partial: _write(trace, partial, is_packed=name.endswith(".gz")))
-
-
-def own_data(path: Path) -> bytearray | None:
-    """Return the trace that a file of ours holds, as a Parquet file; None for a file of others."""
-    text, data = b"", None
-    with suppress(EOFError, zlib.error), path.open("rb") as file:  # likewise
-        for part in unpacked(file):
-            text += part
-            if data is None and (begin := OURS.match(text)):
-                text, data = text[begin.end() :], bytearray()
-            if data is not None:
-                letters, end, _ = text.partition(b'"')
-                whole = len(letters) if end else len(letters) // 4 * 4
-                data += base64.b64decode(letters[:whole], validate=True)
-                text = letters[whole:]
-                if end:
-                    return data
-            elif len(text) > LONGEST_BEGIN:
-                return None
-    if data is not None:
-        raise ValueError("its data has no end")
-    return None
 
 
 def _write(trace: Trace, path: Path, *, is_packed: bool) -> None:

@@ -7,6 +7,7 @@ it are looked at one by one.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import zlib
@@ -27,6 +28,7 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import BYTE_ORDER_MARK, unpacked
 from gpustreamlab.typing import Int64Array
 
+LONGEST_BEGIN = 64  # A file of ours begins as such within so many bytes
 BLOCK_BYTES = 1 << 18  # How much is decoded at once: what fits in a processor's cache is decoded twice as fast as 16 MB
 LARGEST_EVENT_BYTES = 16 << 20  # Larger events count as damaged
 LARGEST_FACTS_BYTES = 64 << 20  # Most that is read before the events, and behind them
@@ -64,6 +66,28 @@ _Facts = TypeVar("_Facts", bound=msgspec.Struct)
 def guess_writer(head: bytes) -> str:
     """Return the format of JSON by its beginning, unpacked; a megabyte is enough."""
     return "kineto" if _OF_KINETO.search(head) and not OURS.match(head) else "chrome"
+
+
+def own_data(path: Path) -> bytearray | None:
+    """Return the trace that a file of ours holds, as a Parquet file; None for a file of others."""
+    text, data = b"", None
+    with suppress(EOFError, zlib.error), path.open("rb") as file:  # likewise
+        for part in unpacked(file):
+            text += part
+            if data is None and (begin := OURS.match(text)):
+                text, data = text[begin.end() :], bytearray()
+            if data is not None:
+                letters, end, _ = text.partition(b'"')
+                whole = len(letters) if end else len(letters) // 4 * 4
+                data += base64.b64decode(letters[:whole], validate=True)
+                text = letters[whole:]
+                if end:
+                    return data
+            elif len(text) > LONGEST_BEGIN:
+                return None
+    if data is not None:
+        raise ValueError("its data has no end")
+    return None
 
 
 class EventFile(Generic[_Event, _Facts]):
@@ -232,8 +256,10 @@ class EventFile(Generic[_Event, _Facts]):
 
     def _read_event(self, text: bytearray) -> _Event | None:
         """Read one event, of which what is of another kind counts as not told; None where it is none at all."""
-        with suppress(*WRONG):
+        try:
             return self._event.decode(text)
+        except WRONG:
+            pass
         with suppress(*WRONG):  # blanks for signs that need an escape, and a sign of its own for bytes that are none
             text_only = _mend_values(text).translate(_ONE_LINE).decode("utf-8", "replace").encode()
             mended: _Event = _mended(text_only, self._kind)

@@ -33,7 +33,7 @@ def test_what_it_says_of_the_file_is_what_the_file_holds(lesson):
     assert tables["busiest"]["runs"].tolist()[0] == 5
     assert tables["both"].loc["streams", "the file"] == 5
     files = tables["files"].set_index("suffix")
-    assert files["spans read back"].dropna().tolist() == [len(trace)] * 4
+    assert files["spans read back"].dropna().tolist() == [len(trace)] * 3
     assert files["the same"].dropna().astype(bool).all()
     assert "the page answers the same: True" in lesson[1]
 
