@@ -47,13 +47,15 @@ class Guard(ProcessBound):
     2.0
     """
 
-    def __init__(self, keeper: Keeper, select: Callable[[Any, str | None], LaneSelection], resource: object, name: str) -> None:
+    def __init__(
+        self, keeper: Keeper, select: Callable[[Any, str | None], LaneSelection], resource: object, name: object
+    ) -> None:
         if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH:
             raise InvalidNameError(
                 f"A guard's name is a str of at most {MAX_NAME_LENGTH} characters, not {name!r:.40}. Use for example "
                 "lab.memory.guard(resource, 'workspace'), and put the rest into a range's label: guard.on(stream, label)."
             )
-        self.name = name
+        self.name: str = name
         """What it is called."""
         self.resource: object = resource
         """What is guarded; None once it was let go."""
@@ -240,7 +242,8 @@ class GuardedUse(ProcessBound):
 
     def __call__(self, function: _Function) -> _Function:
         """Use what is guarded around each call of a function: ``@guard.on("decode")``."""
-        if isinstance(function, type) or not callable(function) or works_later(function):
+        given: object = function
+        if isinstance(given, type) or not callable(given) or works_later(given):
             raise OptionError(
                 f"guard.on(...) cannot decorate {function!r:.80}: it takes a function that enqueues and returns. In a "
                 f"coroutine or generator, write `with guard.on({self.stream.name!r}):` around the calls that enqueue, with no "

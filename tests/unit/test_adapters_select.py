@@ -13,6 +13,7 @@ from gpustreamlab.streams import selection as selections
 from tests.helpers.interrupt_storm import is_unreachable
 from tests.helpers.lending_backend import LendingBackend, fresh_registry, make_torch
 from tests.helpers.line_interrupts import LineInterrupts
+from tests.helpers.threads import run_in_thread
 
 
 @pytest.fixture
@@ -66,6 +67,30 @@ def test_a_range_left_open_inside_is_closed_with_it(lab):
     with lab.on("b", "later"):
         pass
     assert names(lab) == ["later"]
+
+
+def test_wrong_nesting_is_reported_and_puts_back(lab):
+    outer, inner = lab.select("a"), lab.select("b")
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(SelectionError, match="before one that was entered after it"):
+        outer.__exit__(None, None, None)
+    assert lab.current is lab.stream("b")
+    inner.__exit__(None, None, None)
+    assert lab.current is None
+    with pytest.raises(SelectionError, match="twice"):
+        inner.__exit__(None, None, None)
+
+
+def test_leaving_it_in_another_thread_is_refused(lab):
+    with lab.select("a") as stream:
+        inner = lab.select("b")
+        inner.__enter__()
+        raised = run_in_thread(lambda: inner.__exit__(None, None, None))
+        assert "in a thread that did not enter it" in str(raised)
+        inner.__exit__(None, None, None)
+        assert lab.current is stream
+    assert run_in_thread(lambda: lab.current) is None
 
 
 def test_what_cannot_be_selected_is_told(lab):

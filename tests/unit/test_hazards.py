@@ -181,12 +181,6 @@ def test_looking_on_is_no_order_and_asking_is(lab):
     assert not lab.memory.hazards()
 
 
-def test_blocking_streams_are_ordered_with_the_null_stream_as_in_cuda(lab):
-    blocking = lab.stream("blocking", external=lab._backend.create_stream(nonblocking=False))
-    double(lab, lab.xp.ones(8), blocking)
-    assert not lab.memory.hazards()
-
-
 def test_work_that_is_refused_in_place_of_running_is_not_counted(lab):
     x = lab.xp.ones(8)
     before = lab.memory.hazards().access_count

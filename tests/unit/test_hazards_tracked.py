@@ -43,7 +43,7 @@ class Notes:
         self.told.append((work, [piece.number for piece, _ in reads], [piece.number for piece, _ in writes]))
 
     def ended(self, handle, work, piece, lender):
-        self.told.append(("ended", work, piece.number, lender.lane.name))
+        self.told.append(("ended", work, piece.number, lender.stream.name))
 
     def host_wait_stream(self, handle):
         self.told.append(("host waits", handle))
@@ -218,7 +218,7 @@ class Lender:
     nbytes = 32
     ending = ""
 
-    class lane:  # noqa: N801 - stands for a stream
+    class stream:  # noqa: N801 - stands for a stream
         name, handle = "a", 9
 
 

@@ -12,7 +12,6 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends.sim import H200, SimBackend
-from gpustreamlab.draw import plan_memory, plan_scene
 from gpustreamlab.errors import (
     DeviceError,
     DeviceMemoryError,
@@ -350,8 +349,6 @@ def test_the_timeline_has_it_where_kernels_are_captured(lab, lane):
     used = counters.name == counters.names.index("async_used_bytes")
     assert counters.value[used].tolist() == [MIB, 0.0]
     assert {trace.lanes[code].name for code in counters.lane[used]} == {"decode"}
-    (strip,) = plan_memory(trace, plan_scene(trace))
-    assert [(line.label, line.is_filled) for line in strip.lines] == [("stream-ordered in use", True)]
 
 
 class TestThreads:

@@ -8,6 +8,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends import lent_handle
+from gpustreamlab.backends._protocol import EventPool
 from gpustreamlab.errors import StreamClosedError, StreamNotFoundError, StreamRefusedError
 from gpustreamlab.streams.table import KEPT_CLOSED
 from tests.helpers.instant_backend import InstantBackend
@@ -129,3 +130,15 @@ def test_edges_that_no_range_ends_are_bounded(lab):
         pass
     lab.synchronize()
     assert len(lab.trace.edges.source) == most
+
+
+def test_the_event_pool_keeps_no_more_than_it_may():
+    made = []
+    pool = EventPool(lambda: made.append(len(made)) or made[-1], keep_count=2)
+    taken = [pool.acquire() for _ in range(4)]
+    pool.release(taken)
+    assert len(pool) == 2
+    assert pool.acquire() in taken
+    assert len(made) == 4
+    assert len(pool.clear()) == 1
+    assert len(pool) == 0
