@@ -195,14 +195,14 @@ class TraceComparison(Reported):
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for the totals, each stream and each name, as a `pandas.DataFrame`.
 
-        The columns are ``level`` (``"total"``, ``"stream"`` or ``"name"``), ``group`` (of names: ``"range"`` or ``"work"``,
+        The columns are ``level`` (``"total"``, ``"lane"`` or ``"name"``), ``group`` (of names: ``"range"`` or ``"work"``,
         else None), ``item``, ``in_a``, ``in_b``, ``captured_a``, ``captured_b`` (whether it could be there), then for both
         ``span_count_*``, ``busy_ns_*`` and ``median_ns_*``, and ``difference_ns``, ``ratio`` and ``median_ratio``. The totals
         are one row each of ``wall_ns``, ``sum_ns``, ``active_ns`` and ``together_ns``, as busy times.
         """
         import pandas as pd
 
-        levels = (("total", self._totals()), ("stream", self.lanes), ("name", self.names))
+        levels = (("total", self._totals()), ("lane", self.lanes), ("name", self.names))
         frames = [pd.DataFrame({"level": level} | _columns(compared)) for level, compared in levels]
         return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
 

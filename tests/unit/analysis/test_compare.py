@@ -145,10 +145,10 @@ def test_counts_sums_and_medians_are_those_of_a_brute_force_count(spans_a, spans
 
 def test_frame_holds_totals_lanes_and_names():
     frame = compare_traces(pipeline_trace(), pipeline_trace(4)).to_pandas()
-    assert frame["level"].value_counts().to_dict() == {"total": 4, "name": 4, "stream": 3}
+    assert frame["level"].value_counts().to_dict() == {"total": 4, "name": 4, "lane": 3}
     wall = frame[(frame["level"] == "total") & (frame["item"] == "wall_ns")].iloc[0]
     assert (wall["busy_ns_a"], wall["busy_ns_b"], wall["difference_ns"]) == (7_500_000, 5_500_000, -2_000_000)
-    upload = frame[(frame["level"] == "stream") & (frame["item"] == "upload")].iloc[0]
+    upload = frame[(frame["level"] == "lane") & (frame["item"] == "upload")].iloc[0]
     assert (upload["span_count_a"], upload["span_count_b"], upload["median_ns_a"]) == (6, 4, 900_000)
 
 
