@@ -1,4 +1,4 @@
-"""What selecting a stream costs the host with 0, 1 and 3 frameworks loaded, beside the frameworks' own ``with`` in the same run.
+"""The host cost of selecting a stream with 0, 1 and 3 frameworks loaded, beside their own ``with`` in the same run.
 
 CuPy is always there. The frameworks are loaded one after the other, in this process: torch, then Numba-CUDA and Triton. Their
 own cost is what a user would write without this package: ``with cupy_stream, torch.cuda.stream(s):`` (Numba-CUDA and Triton
