@@ -1,4 +1,4 @@
-"""Inference engines on a lane: thin adapters for libraries that take a raw stream handle.
+"""Inference engines on a stream: thin adapters for libraries that take a raw stream handle.
 
 Work is left queued: nothing here waits for the device. The libraries are not imported here; what they hand out is used.
 """
@@ -77,10 +77,10 @@ class _Engine:
 
 
 class TensorRTEngine(_Engine):
-    """An execution context of TensorRT, on any lane.
+    """An execution context of TensorRT, on any stream.
 
-    A context has scratch memory and tensor addresses of its own, so it is used by one lane at a time: a run on another lane
-    than the last one waits for that on the device. For runs side by side make a context for each lane.
+    A context has scratch memory and tensor addresses of its own, so it is used by one stream at a time: a run on another stream
+    than the last one waits for that on the device. For runs side by side make a context for each stream.
 
     Parameters
     ----------
@@ -120,16 +120,18 @@ class TensorRTEngine(_Engine):
         """The guard of the context."""
         return self._guard
 
-    def run(self, lane: str | Stream | SupportsCudaStream, tensors: Mapping[str, Any], *, hold: Iterable[object] = ()) -> None:
-        """Enqueue the network on a lane.
+    def run(
+        self, stream: str | Stream | SupportsCudaStream, tensors: Mapping[str, Any], *, hold: Iterable[object] = ()
+    ) -> None:
+        """Enqueue the network on a stream.
 
         Parameters
         ----------
-        lane
+        stream
             As for `Session.on`.
         tensors
             Contiguous device arrays, inputs and outputs, by the names of the network. They are held until the work is done; let
-            the lane wait for inputs of other lanes first, with ``lane.use(x)``.
+            the stream wait for inputs of other streams first, with ``stream.use(x)``.
         hold
             What else is to be held.
 
@@ -141,14 +143,14 @@ class TensorRTEngine(_Engine):
             If an array is not contiguous, not in device memory, or has no name.
         """
         buffers = _find_buffers(tensors)
-        with self._guard.on(lane) as stream:
+        with self._guard.on(stream) as selected:
             try:
                 for name, buffer in buffers.items():
                     self._bind(name, buffer)
-                done = self._context.execute_async_v3(stream.handle)
-                self._require(done, f"to run on stream {stream.name!r}", "Are all inputs and outputs of the network given?")
+                done = self._context.execute_async_v3(selected.handle)
+                self._require(done, f"to run on stream {selected.name!r}", "Are all inputs and outputs of the network given?")
             finally:
-                stream.hold(*tensors.values(), *hold)
+                selected.hold(*tensors.values(), *hold)
 
     def _bind(self, name: str, buffer: Buffer) -> None:
         mode = self._context.engine.get_tensor_mode(name)
@@ -163,16 +165,16 @@ class TensorRTEngine(_Engine):
             raise EngineError(f"TensorRT refused {what} in engine {self.name!r}. {hint} Its logger has the reason.")
 
 
-def onnxruntime_provider(lane: Stream, **options: str) -> tuple[str, dict[str, str]]:
-    """Return what ``onnxruntime.InferenceSession(path, providers=[...])`` needs to work on a lane.
+def onnxruntime_provider(stream: Stream, **options: str) -> tuple[str, dict[str, str]]:
+    """Return what ``onnxruntime.InferenceSession(path, providers=[...])`` needs to work on a stream.
 
-    ONNX Runtime takes the stream once, when the session is made. A lane that moves to another partition later has another
+    ONNX Runtime takes the stream once, when the session is made. A stream that moves to another partition later has another
     handle: make the session after `Session.partition`, and again after each move.
 
     Parameters
     ----------
-    lane
-        The lane.
+    stream
+        The stream.
     **options
         More options of the CUDA provider, for example ``gpu_mem_limit="2147483648"``.
 
@@ -184,7 +186,7 @@ def onnxruntime_provider(lane: Stream, **options: str) -> tuple[str, dict[str, s
     Raises
     ------
     OptionError
-        If it is no lane.
+        If it is no stream.
     StreamClosedError
         If it is closed.
 
@@ -197,47 +199,47 @@ def onnxruntime_provider(lane: Stream, **options: str) -> tuple[str, dict[str, s
     Notes
     -----
     Source: ONNX Runtime, CUDA execution provider, option ``user_compute_stream``: the handle as a decimal text. A handle of 0
-    means none there; lanes never have it.
+    means none there; streams never have it.
     """
-    handle = _handle_of(lane)
-    return CUDA_PROVIDER, {"device_id": str(lane.lane.device), "user_compute_stream": str(handle), **options}
+    handle = _handle_of(stream)
+    return CUDA_PROVIDER, {"device_id": str(stream.lane.device), "user_compute_stream": str(handle), **options}
 
 
 class OnnxEngine(_Engine):
-    """A session of ONNX Runtime on the lane that it was made for.
+    """A session of ONNX Runtime on the stream that it was made for.
 
     Parameters
     ----------
     lab
         The session.
     onnx_session
-        An ``onnxruntime.InferenceSession`` made with `onnxruntime_provider` of the same lane.
-    lane
-        That lane, or its name.
+        An ``onnxruntime.InferenceSession`` made with `onnxruntime_provider` of the same stream.
+    stream
+        That stream, or its name.
     name
         Name of its ranges on the timeline.
 
     Raises
     ------
     EngineError
-        If the session does not work on the lane.
+        If the session does not work on the stream.
 
     Examples
     --------
     ::
 
-        lane = lab.stream("decode", partition="decode")
-        session = onnxruntime.InferenceSession("model.onnx", providers=[onnxruntime_provider(lane)])
-        engine = OnnxEngine(lab, session, lane)
+        stream = lab.stream("decode", partition="decode")
+        session = onnxruntime.InferenceSession("model.onnx", providers=[onnxruntime_provider(stream)])
+        engine = OnnxEngine(lab, session, stream)
         engine.run({"input": x}, {"output": y})
     """
 
-    def __init__(self, lab: Session, onnx_session: OnnxSession, lane: str | Stream, name: str = "onnxruntime") -> None:
-        self.lane: Stream = lab.select(lane).stream
-        """The lane that it works on."""
-        self._handle = _handle_of(self.lane)
+    def __init__(self, lab: Session, onnx_session: OnnxSession, stream: str | Stream, name: str = "onnxruntime") -> None:
+        self.stream: Stream = lab.select(stream).stream
+        """The stream that it works on."""
+        self._handle = _handle_of(self.stream)
         self._session = onnx_session
-        self._require_lane_of_session()
+        self._require_stream_of_session()
         super().__init__(lab, onnx_session, name)
 
     def run(
@@ -245,83 +247,83 @@ class OnnxEngine(_Engine):
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Any],
         *,
-        lane: str | Stream | None = None,
+        stream: str | Stream | None = None,
         hold: Iterable[object] = (),
     ) -> None:
-        """Enqueue the model on its lane.
+        """Enqueue the model on its stream.
 
         Parameters
         ----------
         inputs, outputs
             Contiguous device arrays by the names of the model. They are bound where they are, and held until the work is done.
-        lane
-            The lane on which the caller wants it; only the one that it was made for.
+        stream
+            The stream on which the caller wants it; only the one that it was made for.
         hold
             What else is to be held.
 
         Raises
         ------
         EngineError
-            If another lane is asked for, or the lane has moved.
+            If another stream is asked for, or the stream has moved.
         OptionError
             If an array is not contiguous, not in device memory, or has no name.
         """
-        self._require_own_lane(lane)
+        self._require_own_stream(stream)
         binding = self._session.io_binding()
         for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
             for name, buffer in _find_buffers(arrays).items():
                 self._bind(bind, name, buffer)
         options = _loaded("onnxruntime").RunOptions()
         options.add_run_config_entry(*_NO_WAIT)
-        with self._guard.on(self.lane) as stream:
+        with self._guard.on(self.stream) as selected:
             try:
                 self._session.run_with_iobinding(binding, options)
             finally:
-                stream.hold(binding, *inputs.values(), *outputs.values(), *hold)
+                selected.hold(binding, *inputs.values(), *outputs.values(), *hold)
 
     def _bind(self, bind: Any, name: str, buffer: Buffer) -> None:
         bind(
             name=name,
             device_type="cuda",
-            device_id=self.lane.lane.device,
+            device_id=self.stream.lane.device,
             element_type=buffer.dtype,
             shape=buffer.shape,
             buffer_ptr=buffer.address,
         )
 
-    def _require_lane_of_session(self) -> None:
+    def _require_stream_of_session(self) -> None:
         if CUDA_PROVIDER not in self._session.get_providers():
             raise EngineError(
                 f"This session of ONNX Runtime has {', '.join(self._session.get_providers())} and not {CUDA_PROVIDER}: "
                 "it falls back without a word where that cannot start. Look at its log, and pass "
-                f"providers=[onnxruntime_provider(lab.stream({self.lane.name!r}))]."
+                f"providers=[onnxruntime_provider(lab.stream({self.stream.name!r}))]."
             )
         told = self._session.get_provider_options().get(CUDA_PROVIDER, {}).get("user_compute_stream")
         if told is not None and _read_handle(told) != self._handle:
             raise EngineError(
-                f"This session of ONNX Runtime works on stream {told}, not on {self.lane.name!r} ({self._handle:#x}). Make it "
-                f"with providers=[onnxruntime_provider(lab.stream({self.lane.name!r}))]."
+                f"This session of ONNX Runtime works on stream {told}, not on {self.stream.name!r} ({self._handle:#x}). Make "
+                f"it with providers=[onnxruntime_provider(lab.stream({self.stream.name!r}))]."
             )
 
-    def _require_own_lane(self, lane: str | Stream | None) -> None:
-        name = lane.name if isinstance(lane, Stream) else lane
-        if name is not None and name != self.lane.name:
+    def _require_own_stream(self, stream: str | Stream | None) -> None:
+        name = stream.name if isinstance(stream, Stream) else stream
+        if name is not None and name != self.stream.name:
             raise EngineError(
-                f"Engine {self.name!r} works on stream {self.lane.name!r} and cannot run on {name!r}: ONNX Runtime takes the "
+                f"Engine {self.name!r} works on stream {self.stream.name!r} and cannot run on {name!r}: ONNX Runtime takes the "
                 f"stream once, when its session is made. Make another with onnxruntime_provider(lab.stream({name!r}))."
             )
-        if _handle_of(self.lane) != self._handle:
+        if _handle_of(self.stream) != self._handle:
             raise EngineError(
-                f"Stream {self.lane.name!r} has moved to other SMs since the session of engine {self.name!r} was made, which "
-                f"still works on {self._handle:#x}. Make it again with onnxruntime_provider(lab.stream({self.lane.name!r}))."
+                f"Stream {self.stream.name!r} has moved to other SMs since the session of engine {self.name!r} was made, which "
+                f"still works on {self._handle:#x}. Make it again with onnxruntime_provider(lab.stream({self.stream.name!r}))."
             )
 
 
-def quadrants_stream(lane: Stream) -> Any:
-    """Return a lane as a stream of Quadrants: ``kernel(x, qd_stream=quadrants_stream(lane))``.
+def quadrants_stream(stream: Stream) -> Any:
+    """Return a stream as a stream of Quadrants: ``kernel(x, qd_stream=quadrants_stream(stream))``.
 
-    It wraps the handle that the lane has now, and does not own it: it destroys nothing. Quadrants keeps nothing alive for the
-    kernel, so hold what it works on: ``lane.hold(x)``.
+    It wraps the handle that the stream has now, and does not own it: it destroys nothing. Quadrants keeps nothing alive for the
+    kernel, so hold what it works on: ``stream.hold(x)``.
 
     Notes
     -----
@@ -330,9 +332,9 @@ def quadrants_stream(lane: Stream) -> Any:
     Raises
     ------
     OptionError
-        If Quadrants is not imported, or it is no lane.
+        If Quadrants is not imported, or it is no stream.
     """
-    return _loaded("quadrants.lang.stream").Stream(_handle_of(lane))
+    return _loaded("quadrants.lang.stream").Stream(_handle_of(stream))
 
 
 class Buffer(NamedTuple):
@@ -371,8 +373,8 @@ def find_buffer(name: str, array: Any) -> Buffer:
     strides = facts.get("strides")
     if strides is not None and tuple(strides) != _packed_strides(shape, dtype.itemsize) and 0 not in shape:
         raise OptionError(
-            f"Tensor {name!r} is not contiguous: shape {shape}, strides {tuple(strides)} bytes. Copy it on the lane first, for "
-            "example with xp.ascontiguousarray(array) or tensor.contiguous()."
+            f"Tensor {name!r} is not contiguous: shape {shape}, strides {tuple(strides)} bytes. Copy it on the stream first, "
+            "for example with xp.ascontiguousarray(array) or tensor.contiguous()."
         )
     return Buffer(int(facts["data"][0]), shape, dtype)
 
@@ -395,12 +397,14 @@ def _packed_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _handle_of(lane: Any) -> int:
-    """Return a lane's handle; raise if it is closed, or no lane."""
-    if not isinstance(lane, Stream):
-        name = lane if isinstance(lane, str) else "name"
-        raise OptionError(f"{lane!r:.40} is not a lane and has no handle. Pass the lane itself: lab.stream({name!r:.60}).")
-    return lane.__cuda_stream__()[1]
+def _handle_of(stream: Any) -> int:
+    """Return a stream's handle; raise if it is closed, or no stream."""
+    if not isinstance(stream, Stream):
+        name = stream if isinstance(stream, str) else "name"
+        raise OptionError(
+            f"{stream!r:.40} is not a stream and has no handle. Pass the stream itself: lab.stream({name!r:.60})."
+        )
+    return stream.__cuda_stream__()[1]
 
 
 def _read_handle(text: str) -> int:

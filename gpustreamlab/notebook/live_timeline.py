@@ -9,7 +9,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from gpustreamlab.draw import hazard_tables, packed_bokeh, plan_picture, timelin
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Note, Trace, read_written
 from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
-from gpustreamlab.notebook.views import Watched
 from gpustreamlab.sinks.live import REST, LiveFeed, Update
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import Int64Array, NoteKind, SessionState
+
+if TYPE_CHECKING:
+    from gpustreamlab.notebook.views import Watched
 
 _log = logging.getLogger(__name__)
 

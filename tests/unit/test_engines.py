@@ -146,7 +146,7 @@ def test_arrays_that_no_engine_can_take_are_refused_before_anything_is_enqueued(
 @pytest.mark.parametrize("make", [onnxruntime_provider, quadrants_stream])
 def test_the_name_of_a_lane_is_no_lane(lab, make, monkeypatch):
     monkeypatch.setitem(sys.modules, "quadrants.lang.stream", SimpleNamespace(Stream=None))
-    with pytest.raises(OptionError, match=r"'decode' is not a lane.*lab\.stream\('decode'\)"):
+    with pytest.raises(OptionError, match=r"'decode' is no stream.*lab\.stream\('decode'\)"):
         make("decode")
 
 
@@ -245,7 +245,7 @@ def test_onnx_binds_arrays_where_they_are_and_waits_for_nothing(lab, onnxruntime
         ],
         {"disable_synchronize_execution_providers": "1"},
     )
-    assert not engine.lane.query()
+    assert not engine.stream.query()
 
 
 def test_onnx_holds_what_the_run_needs(lab, onnxruntime):
@@ -257,7 +257,7 @@ def test_onnx_holds_what_the_run_needs(lab, onnxruntime):
         del x
         gc.collect()
         assert known() is not None
-        assert not engine.lane.query()
+        assert not engine.stream.query()
     lab.synchronize()
     assert known() is None
 
@@ -266,10 +266,10 @@ def test_onnx_on_another_lane_or_one_that_has_moved_is_an_error_that_explains(la
     lab.partition(left=96, right="rest")
     lab.stream("c", partition="left")
     engine = make_onnx(lab, "c")
-    engine.run({}, {}, lane="c")
+    engine.run({}, {}, stream="c")
     for other in ("b", lab.stream("b")):
         with pytest.raises(EngineError, match=r"'model' works on stream 'c' and cannot run on 'b'.*once.*lab.stream\('b'\)"):
-            engine.run({}, {}, lane=other)
+            engine.run({}, {}, stream=other)
     lab.stream("c", partition="right")
     with pytest.raises(EngineError, match="'c' has moved.*Make it again"):
         engine.run({}, {})
@@ -289,7 +289,7 @@ def test_a_session_of_another_stream_is_refused(lab, told):
 
 def test_a_session_that_does_not_tell_its_stream_is_trusted(lab):
     engine = OnnxEngine(lab, FakeOnnxSession(lab, ["CUDAExecutionProvider"]), "a")
-    assert engine.lane is lab.stream("a")
+    assert engine.stream is lab.stream("a")
     engine.close()
 
 

@@ -404,7 +404,7 @@ def read_clocks(bus_id: str) -> ClockRates | None:
             limits=tuple(dict.fromkeys(word for name, word in _LIMITS.items() if reasons & _bit(nvml, name))),
         )
     except nvml.NVMLError as error:
-        _log.debug("NVML does not tell of card %s: %s", bus_id, error)
+        _log.debug("NVML describes no card %s: %s", bus_id, error)
         return None
 
 
