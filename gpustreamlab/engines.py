@@ -402,7 +402,7 @@ def _handle_of(stream: Any) -> int:
     if not isinstance(stream, Stream):
         name = stream if isinstance(stream, str) else "name"
         raise OptionError(
-            f"{stream!r:.40} is not a stream and has no handle. Pass the stream itself: lab.stream({name!r:.60})."
+            f"{stream!r:.40} is no stream and has no handle. Pass the stream itself: lab.stream({name!r:.60})."
         )
     return stream.__cuda_stream__()[1]
 

@@ -537,9 +537,9 @@ class Session(ProcessBound, Watched):
             If parts failed; the session is closed all the same.
         """
         failures = self._life.close(self._plan_close)
+        known_sessions.discard(self)  # also by the call behind one that was interrupted right here
         if failures is None:
             return
-        known_sessions.discard(self)
         self._partitions.tell()
         failures = self._recorder.loss_report.sift(failures)
         if failures:

@@ -287,7 +287,6 @@ def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
         node.mark("half-way")
         assert [[marker.text for marker in one.trace.markers] for one in (node, *node)] == [["half-way"]] * 3
         for session in node:
-            session.recording.mark("half-way")
             session.capture("kernels", host=True)
         hand_over(node)
         assert [marker.text for marker in node.trace.markers] == ["half-way"]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpustreamlab.analysis import LEVEL_TOLERANCE_NS, MAX_LANE_ROWS, span_rows
+from gpustreamlab.analysis import MAX_LANE_ROWS, span_rows
+from gpustreamlab.analysis._rows import LEVEL_TOLERANCE_NS
 from gpustreamlab.model import SPAN_KINDS, Lane
 from gpustreamlab.typing import LaneKind
 from tests.helpers.kernel_traces import kernel_trace, random_kernel_trace
