@@ -401,9 +401,7 @@ def _handle_of(stream: Any) -> int:
     """Return a stream's handle; raise if it is closed, or no stream."""
     if not isinstance(stream, Stream):
         name = stream if isinstance(stream, str) else "name"
-        raise OptionError(
-            f"{stream!r:.40} is no stream and has no handle. Pass the stream itself: lab.stream({name!r:.60})."
-        )
+        raise OptionError(f"{stream!r:.40} is no stream and has no handle. Pass the stream itself: lab.stream({name!r:.60}).")
     return stream.__cuda_stream__()[1]
 
 

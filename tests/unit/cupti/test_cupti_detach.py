@@ -124,17 +124,23 @@ def test_ranges_are_timed_by_work_only_where_cupti_hears_ours(monkeypatch, card,
     assert source.times_ranges is hears
 
 
-def test_a_thread_is_told_of_until_its_last_range_that_came_and_not_by_its_calls(source, card):
+def test_a_thread_is_told_of_until_the_last_call_whose_record_came_and_not_until_its_last_call(source, card):
     """A call is known as it returns, long before CUPTI tells of the work that it launched."""
     source.start()
     source.drain()
     card.advance(50_000)
     card.call(LAUNCH, thread=5)
+    number = card.call(SYNCHRONIZE, thread=7)
+    waited_ns = card.now_ns
     card.advance(50_000)
     card.marker(MarkerFlag.END, 3, domain=DOMAIN_NAME, thread=6)
     marked_ns = card.now_ns - 1_000
     until = source.drain().told_until
-    assert 5 not in until
+    assert {5, 7}.isdisjoint(until)
+    card.library.emit(RecordKind.SYNCHRONIZATION, correlationId=number & 0xFFFF_FFFF, type=3)
+    later = source.drain().told_until
+    assert abs(later[7] - waited_ns - 2_000) < 1_000
+    assert 5 not in later
     assert abs(until[6] - marked_ns - 2_000) < 1_000
 
 

@@ -15,6 +15,7 @@ from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
 from gpustreamlab.backends.cuda.cupti._clients import stream_key
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
 from gpustreamlab.backends.cuda.cupti._layouts import (
+    CALLED,
     CallbackDomain,
     MarkerFlag,
     OverheadKind,
@@ -22,7 +23,7 @@ from gpustreamlab.backends.cuda.cupti._layouts import (
     SynchronizationKind,
 )
 from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS, Cupti
-from gpustreamlab.backends.cuda.cupti._records import Columns, Records
+from gpustreamlab.backends.cuda.cupti._records import FIELD, Columns, Records
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -30,6 +31,8 @@ KEPT_STRETCHES = 1_024
 """Stretches of own calls that are remembered; a few a second at most."""
 KEPT_CALLS = 16_384
 """Numbers of own calls that are remembered: their records may come later than those of the kernels that they launched."""
+KNOWN_CALLS = 262_144
+"""Calls whose work may still be told of; see `CallTimes`."""
 KNOWN_EVENTS = 1_048_576
 """Events whose last record is known."""
 SLACK_NS = 2_000
@@ -178,13 +181,36 @@ _HOST_TIMES = (
 """Records that tell when a thread of the host was where, and their fields."""
 
 
-def told_until(records: Records, wall: WallClock) -> dict[int, int]:
+class CallTimes:
+    """Which thread made a call that was followed, and when it returned: the records of its work do not say."""
+
+    def __init__(self) -> None:
+        self._known = np.empty((3, 0), np.int64)  # number, thread, end
+
+    def of(self, records: Records) -> tuple[Int64Array, Int64Array]:
+        """Return the threads that made the calls of these records, and when those returned; a call is known once it has."""
+        if (calls := records.columns.get(CALLED)) is not None:
+            new = np.stack([calls[name].astype(np.int64) for name in ("correlationId", "threadId", "end")])
+            known = np.concatenate((self._known[:, -KNOWN_CALLS:], new), axis=1)
+            self._known = known[:, np.argsort(known[0], kind="stable")]
+        number, thread, end = self._known
+        told = [
+            columns[FIELD].astype(np.int64) for kind, columns in records.columns.items() if kind != CALLED and FIELD in columns
+        ]
+        wanted = np.concatenate([np.empty(0, np.int64), *told])
+        at = np.minimum(np.searchsorted(number, wanted), max(0, len(number) - 1))
+        at = at[number[at] == wanted] if len(number) else at[:0]
+        return thread[at], end[at]
+
+
+def told_until(records: Records, wall: WallClock, calls: CallTimes) -> dict[int, int]:
     """Return by thread the host time of the last record that it wrote; see `Activities.told_until`.
 
-    CUPTI hands over a buffer when all in it is complete, and a thread writes its calls, ranges and launches in their order. The
-    two clocks agree to less than `SLACK_NS`, and a launch takes longer than that.
+    CUPTI hands over a buffer when all in it is complete, and a thread writes its calls, ranges and launches in their order. A
+    call that was followed is known as it returns, long before the record of its work: it counts once that has come. The two
+    clocks agree to less than `SLACK_NS`, and a launch takes longer than that.
     """
-    threads, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    threads, times = ([column] for column in calls.of(records))
     for kind, field in _HOST_TIMES:
         columns = records.columns.get(kind)
         if columns is not None:

@@ -20,6 +20,7 @@ from gpustreamlab.backends.cuda._kernels import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda.cupti._calls import (
     CallReader,
+    CallTimes,
     DependencyReader,
     MarkerReader,
     OwnCalls,
@@ -127,6 +128,7 @@ class CuptiSource:
         self._markers = MarkerReader(DOMAIN_NAME)
         self._wall = WallClock(time.time_ns, host_time_ns)
         self._calls = CallReader(cupti, self._are_own, self._wall)
+        self._call_times = CallTimes()
         self._numbers = CallNumbers()
         self._loss = LossWatch(cupti, host_time_ns)
         self._lock = process_lock()
@@ -466,7 +468,7 @@ class CuptiSource:
             annotations=self._placed(annotations),
             dependencies=self._dependencies.read(records),
             memory=memory,
-            told_until=told_until(records, self._wall),
+            told_until=told_until(records, self._wall, self._call_times),
             names=tuple(texts.names),
             details=tuple(texts.details),
         )
