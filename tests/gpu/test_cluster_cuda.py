@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 
+import cupy
 import numpy as np
 import pytest
 
@@ -88,7 +89,7 @@ def test_kernels_of_both_arrive_while_a_cell_works_and_lie_where_the_host_says(l
     told = {lane.name: int((kernels.lane == place).sum()) for place, lane in enumerate(kernels.lanes)}
     assert told == {"0:compute": 100, "1:compute": 100, "0:gate": 6, "1:gate": 6}
     assert abs(int(np.median(kernels.duration_ns)) - SPIN_NS) < 5_000
-    assert len(trace.devices) == 2
+    assert len(trace.devices) == min(2, cupy.cuda.runtime.getDeviceCount())
     first, second = (trace.where(kind="range", name="gate", stream=f"{name}:gate").start_ns for name in "01")
     apart_ns = np.array(called_ns) @ [-1, 1]
     print("off by, ns:", (second - first - apart_ns).tolist(), "stated:", trace.metadata.clock_error_ns)

@@ -73,8 +73,8 @@ def test_a_kernel_on_another_card_than_its_range_is_a_stray_of_it_and_each_call_
     node.synchronize()
     trace = node.trace
     strays = trace.strays()
-    assert len(strays) >= 1
-    assert "last" in str(strays)
+    assert (len(strays) >= 1) is (len(node) > 1)  # of one card there is no other
+    assert len(node) == 1 or "last" in str(strays)
     calls = trace.where(kind="host")
     numbers = calls.extra["correlation"]
     assert len(numbers) == len(np.unique(numbers)) > 0
