@@ -142,6 +142,8 @@ def view(options: argparse.Namespace) -> int:
 def convert(options: argparse.Namespace) -> int:
     """Write a trace in another format, and say what it was read from."""
     target = Path(options.output)
+    if options.output == "-":
+        raise OptionError("convert writes a file, and nothing to stdout. Name one, such as run.parquet.")
     is_page = target.suffix.lower() == ".html"
     if not is_page:
         find_writer(target)  # refuses before anything is read

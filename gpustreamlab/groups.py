@@ -16,6 +16,7 @@ from gpustreamlab.adapters import Adapters
 from gpustreamlab.analysis import (
     Check,
     Hazards,
+    Missed,
     ScratchTable,
     Share,
     check_layout,
@@ -33,12 +34,13 @@ from gpustreamlab.memory.guards import Guard
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.memory.scratch import Scratch
 from gpustreamlab.model import Capabilities, Layout, Verification, WorkqueueOptions
+from gpustreamlab.model import Trace as AnyTrace
 from gpustreamlab.record import OpenRange
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import read_plan, read_renamed
 from gpustreamlab.streams.stream import Stream, check_label
 from gpustreamlab.trace import Trace, as_trace, load_trace
-from gpustreamlab.typing import CaptureTier, Rounding, SessionState, SupportsCudaStream
+from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
     from gpustreamlab.notebook.partitioner import Partitioner
@@ -370,7 +372,7 @@ class Expect(Group):
 
     def no_hazards(self) -> Expectation:
         """Expect no data to cross streams without an order; the session must watch its arrays, see `Memory.hazards`."""
-        return self._of(lambda _: expect_none(self._session.memory.hazards()))
+        return _NoHazards(self._session, variables_of(sys._getframe(1)))
 
     def no_host_waits(self, *, during: str | None = None) -> Expectation:
         """Expect the host not to wait for the device, anywhere or in ranges of a name."""
@@ -417,3 +419,24 @@ class Expectation:
         missed = self._check(trace)
         if missed:
             raise ExpectationError(missed.text)
+
+
+class _NoHazards(Expectation):
+    """Expects that no hazard comes to those that were known when its ``with`` block began."""
+
+    def __init__(self, session: Session, names: Mapping[str, object]) -> None:
+        super().__init__(session, self._missed)
+        self._names, self._known_count = names, 0
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._known_count = self._session._accesses.check(self._names).hazard_count
+
+    def _missed(self, trace: AnyTrace) -> Missed:
+        found = self._session._accesses.check(self._names)
+        if found.mode is HazardMode.OFF:
+            text = "Whether data crossed streams without an order cannot be told: nothing was watched. "
+            return Missed(trace=trace, text=f"{text}Start the session with gpustreamlab.Session(hazards='report').")
+        if found.hazard_count == self._known_count:
+            return Missed(trace=trace, text="")
+        return expect_none(found)

@@ -156,9 +156,11 @@ class Session(ProcessBound, Watched):
                 raise
             error.add_note(str(failure))
 
-    def __del__(self) -> None:
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if _is_finalizing():  # as an argument: the names of this module may be gone by then
+            return
         life = getattr(self, "_life", None)  # none where making it failed early
-        if life is not None and life.state is SessionState.OPEN and not sys.is_finalizing():
+        if life is not None and life.state is SessionState.OPEN:
             warnings.warn(f"{self!r} was never closed. Call lab.close() or use `with`.", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:

@@ -60,7 +60,13 @@ def _reaches(note: Note, first_ns: int, last_ns: int) -> bool:
 def without_tools(trace: _T) -> _T:
     """Leave out what programs did on copies, and what was measured: it is no work of the user's."""
     shown = [lane.name for lane in trace.lanes if not lane.is_tools]
-    return trace if len(shown) == len(trace.lanes) else cut_where(trace, shown, None, None, None)
+    if len(shown) == len(trace.lanes):
+        return trace
+    kept = cut_where(trace, shown, None, None, None)
+    whole = trace.metadata
+    return replace(
+        kept, metadata=replace(kept.metadata, part_of_spans=whole.part_of_spans, unselected_work=whole.unselected_work)
+    )
 
 
 def cut_where(trace: _T, stream: object, kind: object, name: object, device: object) -> _T:

@@ -98,7 +98,7 @@ def gpulab_parser() -> MagicParser:
         "--streams", type=int, metavar="N", help="over how many streams cells are spread, at most 32 (default: 4)"
     )
     parser.add_argument("--off", action="store_true", help="with auto: let cells run as they are again")
-    parser.advice = "The session's variable is named by --as: %gpulab use --as lab2"
+    parser.advice = "Options are words with dashes: %gpulab start --backend sim, %gpulab auto --off, %gpulab use --as lab2"
     return parser
 
 

@@ -138,7 +138,7 @@ class Replay:
             capture.abandon()
             raise
         graph = capture.instantiate()
-        firsts = [0, *(count for count, _ in labels[:-1])]
+        firsts = [0, *(count for count, _ in labels)][: len(labels)]  # none where nothing was launched
         program.lab._recorder.name_graph(graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)])
         return graph
 

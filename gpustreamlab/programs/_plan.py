@@ -287,7 +287,8 @@ class Plan(Reported):
         ----------
         namespace
             The variables to run on, changed in place. If None, those of the program: the namespace that it was given, or what
-            its caller's variables hold by now, which stay as they are; then what the program binds is returned.
+            its caller's globals hold by now, and a function's own variables held when the program was made; both stay as they
+            are. Then what the program binds is returned.
 
         Raises
         ------

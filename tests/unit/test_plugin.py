@@ -160,6 +160,30 @@ def test_streams_and_names_of_ranges_are_expected_to_overlap(lab, pair):
         pass
 
 
+def race(lab):
+    with lab.on("copy", "write"):
+        x = lab.xp.ones(1_000)
+    with lab.on("compute", "read"):
+        x.sum()
+
+
+def test_no_hazards_are_expected_of_the_block_alone_and_cannot_be_told_where_nothing_was_watched(lab):
+    race(lab)
+    lab.synchronize()
+    with lab.expect.no_hazards():
+        step(lab, wait=False)
+    with pytest.raises(ExpectationError, match="write.*read|read.*write"):
+        lab.expect.no_hazards().check()
+    with pytest.raises(ExpectationError), lab.expect.no_hazards():
+        with lab.on("copy", "later"):
+            y = lab.xp.ones(500)
+        with lab.on("compute", "last"):
+            y.sum()
+    with Session("sim", hazards="off") as other:
+        with pytest.raises(ExpectationError, match=r"cannot be told.*hazards='report'"):
+            other.expect.no_hazards().check()
+
+
 def test_what_cannot_be_expected_to_overlap_is_refused_with_the_nearest_name(lab):
     step(lab, wait=False)
     with pytest.raises(StreamNotFoundError, match="No stream, range or kernel 'gem'.*'gemm'"):

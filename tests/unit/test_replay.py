@@ -27,6 +27,12 @@ def test_a_capture_leaves_inputs_as_they_are_and_each_launch_changes_them(lab):
             assert results["y"].tolist() == [2 * count] * 4
 
 
+def test_a_program_that_launches_nothing_can_be_captured(lab):
+    plan = lab.program("import math\nq = math.pi", {}).plan(2)
+    plan.run()
+    assert "0 kernels" in repr(plan.capture())
+
+
 def test_kernels_of_a_replay_are_below_their_statements(lab):
     x = lab.xp.ones((64, 64))
     lab.synchronize()

@@ -40,6 +40,15 @@ def test_a_measurement_is_what_the_device_took_and_leaves_no_trace(lab):
     assert {lab.trace.names[code] for code in lab.trace.name} == {"before", "spin"}
 
 
+def test_a_trace_is_no_part_because_something_was_measured(lab):
+    with lab.on(lab.stream("mine"), "work"):
+        spin(lab, 1_000_000)
+    lab.synchronize()
+    lab.bench.measure(lambda: spin(lab, 1_000_000))
+    assert "cut" not in repr(lab.trace)
+    assert lab.trace.metadata.part_of_spans == 0
+
+
 def test_it_is_measured_on_the_stream_that_is_selected_or_given(lab):
     lab.partition(part=32)
     lab.stream("there", partition="part")
