@@ -115,7 +115,7 @@ def test_view_of_several_ranks_explains_one_after_the_other(capsys, here):
 def test_convert_writes_no_file_that_is_called_as_standard_output(capsys, here, saved):
     assert cli.main(["convert", str(saved), "-"]) == 1
     assert "Name one, such as run.parquet" in " ".join(capsys.readouterr().err.split())
-    assert "-" not in os.listdir()
+    assert not [path for path in here.iterdir() if path.name == "-"]
 
 
 def test_convert_replaces_a_file_only_if_told_to(capsys, here, saved):
