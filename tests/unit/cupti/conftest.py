@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,7 +49,10 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def fresh_library(monkeypatch, tmp_path, compiled):
-    """Let each test load a copy of its own; the loader takes a file once."""
+    """Let each test load a copy of its own, as the loader takes a file once; what an install built beside the source is away."""
+    source = tmp_path / "source" / _buffers.SOURCE.name
+    source.parent.mkdir()
+    monkeypatch.setattr(_buffers, "SOURCE", Path(shutil.copy(_buffers.SOURCE, source)))
     if compiled is None:
         monkeypatch.setattr(_clients, "ActivityBuffers", PythonBuffers)
         return

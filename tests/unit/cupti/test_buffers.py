@@ -81,6 +81,18 @@ def test_it_is_compiled_once_for_all_processes(tmp_path, monkeypatch):
     assert [*library.parent.iterdir()] == [library]
 
 
+def test_what_came_compiled_with_the_package_is_used_unless_it_is_of_another_source(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    built = _buffers.SOURCE.with_name(find_library().name)
+    built.touch()
+    monkeypatch.setattr(_buffers, "COMPILERS", ())
+    assert find_library() == built
+
+    _buffers.SOURCE.write_text("another")
+    monkeypatch.setattr(_buffers, "compile_source", lambda _source, target: target.touch())
+    assert find_library().parent == tmp_path / "gpustreamlab"
+
+
 def test_without_a_compiler_kernels_are_not_captured_and_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(_buffers, "find_library", find_library)
