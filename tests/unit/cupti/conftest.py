@@ -49,7 +49,7 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def fresh_library(monkeypatch, tmp_path, compiled):
-    """Let each test load a copy of its own, as the loader takes a file once; what an install built beside the source is away."""
+    """Let each test load a copy of its own, as the loader takes a file once; what an install built beside it is away."""
     source = tmp_path / "source" / _buffers.SOURCE.name
     source.parent.mkdir()
     monkeypatch.setattr(_buffers, "SOURCE", Path(shutil.copy(_buffers.SOURCE, source)))
