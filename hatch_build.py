@@ -19,6 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = "gpustreamlab/backends/cuda/cupti/callbacks.c"
+# As gpustreamlab/backends/cuda/cupti/_buffers.py has flags, names and compilers: a build cannot import the package.
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-pthread")
 GLIBC = "2.17"
 PROCESSORS = ("x86_64", "aarch64")

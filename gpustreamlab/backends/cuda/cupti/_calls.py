@@ -194,12 +194,12 @@ class CallTimes:
             known = np.concatenate((self._known[:, -KNOWN_CALLS:], new), axis=1)
             self._known = known[:, np.argsort(known[0], kind="stable")]
         number, thread, end = self._known
-        told = [
-            columns[FIELD].astype(np.int64) for kind, columns in records.columns.items() if kind != CALLED and FIELD in columns
-        ]
-        wanted = np.concatenate([np.empty(0, np.int64), *told])
-        at = np.minimum(np.searchsorted(number, wanted), max(0, len(number) - 1))
-        at = at[number[at] == wanted] if len(number) else at[:0]
+        told = [columns[FIELD] for kind, columns in records.columns.items() if kind != CALLED and FIELD in columns]
+        if not (len(number) and told):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        wanted = np.concatenate(told).astype(np.int64)
+        at = np.minimum(np.searchsorted(number, wanted), len(number) - 1)
+        at = at[number[at] == wanted]
         return thread[at], end[at]
 
 

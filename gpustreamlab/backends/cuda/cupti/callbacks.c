@@ -126,7 +126,7 @@ uint64_t count_full(void)
 }
 
 /* Calls of the driver, in a ring that any thread writes and one reads. It has no lock: threads that launch at once must not wait
- * for each other, and an activity record of each call costs three times as much (bench/capture_cost.py). A slot is taken by
+ * for each other, and activity records of calls cost more than all the rest (docs/explanations/decisions/0036). A slot is taken by
  * moving `call_head`, and can be read once its `ticket` says so: a thread that is interrupted in between holds up the reader, and
  * nobody who writes.
  */
