@@ -67,6 +67,8 @@ class FakeCuptiLibrary:
         self.lost_call_count = 0
         """Calls that found no room in the ring."""
         self.dropped_count = 0
+        self.was_refused = False
+        """Whether it once asked for a buffer and got none, on which CUPTI before 12.9 crashes."""
         self.history = []
         """Names of the functions that were called, in order."""
         self.contexts = {}
@@ -250,6 +252,7 @@ class FakeCuptiLibrary:
             self._client[0](ctypes.byref(address), ctypes.byref(size), ctypes.byref(most))
             if not address.value:
                 self.dropped_count += len(records)
+                self.was_refused = True
                 return
             assert address.value % 8 == 0
             filled = 0
