@@ -52,7 +52,7 @@ from gpustreamlab.analysis._hazard_search import (
     Touch,
 )
 from gpustreamlab.analysis._hazards import NO_STREAM, Hazard, Hazards, HazardSide
-from gpustreamlab.analysis._host_waits import HostWaits, host_waits
+from gpustreamlab.analysis._host_waits import CopyRates, HostWaits, copy_rates, host_waits
 from gpustreamlab.analysis._idle_and_path import (
     IDLE_TEXTS,
     CriticalPath,
@@ -61,6 +61,16 @@ from gpustreamlab.analysis._idle_and_path import (
     QueueLength,
     critical_path,
     idle,
+)
+from gpustreamlab.analysis._needs import (
+    DATA_KINDS,
+    NEEDS,
+    DataEdges,
+    WorkOrder,
+    data_edges,
+    shared_lanes,
+    wait_needs,
+    work_order,
 )
 from gpustreamlab.analysis._overlap import (
     Concurrency,

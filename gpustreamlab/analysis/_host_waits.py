@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import interval_sum_ns, is_work, lane_processes, require_trace, union_edges
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
-from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata, display_name
+from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Device, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
 
 LEAST_BLOCKED_SHARE = 0.1
@@ -57,9 +57,10 @@ class HostWaits(Answer):
     duration_ns: Int64Array
     """How long it took; shape (n_calls,), int64, in ns."""
     waited_for: Int64Array
-    """Row of the kernel, copy or fill that was launched before it and was the last to end while it ran; of a stream's
-    synchronisation what its own thread launched, if that ended last on its stream; -1 where none did: most probably what it
-    waited for; shape (n_calls,), int64."""
+    """Row of the kernel, copy or fill that it waited for and that was the last to end while it ran, where an edge (`EdgeKind`
+    "sync") says so. Else most probably what it waited for: what was launched before it and was the last to end while it ran; of
+    a stream's synchronisation what its own thread launched, if that ended last on its stream. -1 where nothing ended while it
+    ran; shape (n_calls,), int64."""
     waited_name: Int64Array
     """Name of that, index into `names`, or -1; shape (n_calls,), int64."""
     waited_ns: Int64Array
@@ -119,7 +120,8 @@ class HostWaits(Answer):
 
     def _notes(self) -> list[str]:
         note = "What a call waited for is most probably the last work launched before it that ended while it ran."
-        return [note] if len(self) else []
+        is_told = np.isin(self.row, self.trace.edges.select(EdgeKind.SYNC).target)
+        return [] if is_told.all() else [note]
 
 
 def host_waits(trace: Trace) -> HostWaits:
@@ -162,7 +164,7 @@ def host_waits(trace: Trace) -> HostWaits:
     blocks = np.array([*(is_blocking(name) for name in trace.names), False])
     copy_of = pageable_copies(trace)
     row = np.flatnonzero(is_call & (blocks[trace.name] | (copy_of >= 0)))
-    waited_for = _last_to_end(trace, row, copy_of[row])
+    waited_for = _told_by_calls(trace, row, _last_to_end(trace, row, copy_of[row]))
     windows = capture_edges(trace) if is_call.any() else np.empty(0, np.int64)
     waited_ns = np.zeros(len(trace.lanes), np.int64)
     for lane in np.unique(trace.lane[row]).tolist():
@@ -237,6 +239,43 @@ def pageable_copies(trace: Trace) -> Int64Array:
     return copy_of
 
 
+LEAST_RATE_BYTES = 1 << 20
+"""Copies of fewer bytes say little of how fast the link is."""
+
+
+class CopyRates(NamedTuple):
+    """How fast a card copies from and to page-locked memory of the host, in bytes a second; None where that is not known."""
+
+    h2d: float | None
+    d2h: float | None
+
+
+def copy_rates(trace: Trace, device: Device | None = None) -> CopyRates:
+    """Return how fast a card copies, as it says itself; else the fastest copy of the trace, which is a little less.
+
+    Parameters
+    ----------
+    trace
+        Its copies count where their details tell page-locked from pageable memory.
+    device
+        Which of its devices; None for the one that did most.
+    """
+    card = trace.metadata.device if device is None else device
+    if card.h2d_bytes_per_s is not None and card.d2h_bytes_per_s is not None:
+        return CopyRates(card.h2d_bytes_per_s, card.d2h_bytes_per_s)
+    none = np.zeros(len(trace), np.int64)
+    size_bytes, detail = trace.extra.get("size_bytes", none), trace.extra.get("detail", none - 1)
+    of_card = np.array([lane.device == card.ordinal for lane in trace.lanes], bool)[trace.lane]
+    is_slow = np.array([*("pageable" in text.full_name for text in trace.details), True])[detail]
+    is_copy = of_card & ~is_slow & (trace.kind == SPAN_KINDS.index(SpanKind.COPY)) & (size_bytes >= LEAST_RATE_BYTES)
+
+    def fastest(direction: str) -> float | None:
+        rows = np.flatnonzero(is_copy & np.array([direction in name for name in trace.names], bool)[trace.name])
+        return float((size_bytes[rows] / np.maximum(trace.duration_ns[rows], 1)).max() * 1e9) if len(rows) else None
+
+    return CopyRates(card.h2d_bytes_per_s or fastest("HtoD"), card.d2h_bytes_per_s or fastest("DtoH"))
+
+
 def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
     """Return for each call the row of the work launched before it that was the last to end while it ran, or -1.
 
@@ -250,6 +289,18 @@ def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
     was_late = trace.start_ns[own] - trace.start_ns[row] > trace.end_ns[own] - trace.start_ns[own]
     awaited: Int64Array = np.where(has_own & (~was_late | (found < 0)), own, found)
     return awaited
+
+
+def _told_by_calls(trace: Trace, row: Int64Array, guess: Int64Array) -> Int64Array:
+    """Return for each call what it waited for as its edges tell: what ended last, if that was while it ran; else the guess."""
+    syncs, place = trace.edges.select(EdgeKind.SYNC), np.full(len(trace), -1, np.int64)
+    place[row] = np.arange(len(row))
+    order = np.argsort(trace.end_ns[syncs.source], kind="stable")  # of several edges the last one counts below
+    order = order[place[syncs.target[order]] >= 0]
+    source, call = syncs.source[order], place[syncs.target[order]]
+    found = guess.copy()
+    found[call] = np.where(trace.end_ns[source] >= trace.start_ns[row[call]], source, -1)
+    return found
 
 
 def _last_launched(trace: Trace, row: Int64Array, until_ns: Int64Array) -> Int64Array:

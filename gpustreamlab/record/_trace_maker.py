@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Counters, Edges, Lane, Trace, WorkDetail, unchangeable
-from gpustreamlab.record._chunks import DEPENDENCY_COLUMNS, Chunk, join, thinned
+from gpustreamlab.backends import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, NODE_SHIFT
+from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Accesses, Counters, Edges, Lane, Trace, WorkDetail, unchangeable
+from gpustreamlab.record._chunks import ACCESS_COLUMNS, DEPENDENCY_COLUMNS, Chunk, join, newest_accesses, thinned
 from gpustreamlab.record._extents import (
     ANNOTATION_CODE,
     HOST_CODE,
@@ -22,11 +23,12 @@ from gpustreamlab.record._extents import (
     span_work,
 )
 from gpustreamlab.record._tables import Tables
-from gpustreamlab.record._work import find_waits
+from gpustreamlab.record._work import find_syncs, find_waits
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int32Array, Int64Array
 
 WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
 LAUNCH_CODE = EDGE_KINDS.index(EdgeKind.LAUNCH)
+SYNC_CODE = EDGE_KINDS.index(EdgeKind.SYNC)
 FIRST_GRAPH_NUMBER = -2
 """Number of the first graph launch of a trace; further ones count down. Only rows that are made for a trace are negative."""
 
@@ -36,6 +38,12 @@ _NONE = np.empty(0, np.int64)
 
 NO_SAMPLES = Counters()
 NO_DEPENDENCIES: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
+
+
+MISSED_ACCESSES = (
+    "What the oldest work read and wrote is not known any more: {:,} accesses made room for newer ones. Waits around that work "
+    "count as needed. Record a shorter stretch: lab.clear() before it."
+)
 
 
 class TraceData(NamedTuple):
@@ -49,11 +57,12 @@ class TraceData(NamedTuple):
     dependencies: Mapping[str, Int64Array] = NO_DEPENDENCIES
     """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
     counters: Counters = NO_SAMPLES  # Samples of lanes' quantities, in order of time
+    accesses: Int64Array = np.empty((len(ACCESS_COLUMNS), 0), np.int64)  # See `ACCESS_COLUMNS`; shape (5, n)
 
 
 def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
     """Return what chunks from the beginning on tell as a trace."""
-    chunk = join(chunks)
+    chunk = newest_accesses(join(chunks))
     data = trace_data(chunk)
     meta = data.tables.metadata
     windows = meta.capture_windows
@@ -65,6 +74,8 @@ def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
         "pending_spans": chunk.pending,
         "capture_windows": windows,
     }
+    if chunk.missed_accesses:
+        told["missing"] = (*meta.missing, MISSED_ACCESSES.format(chunk.missed_accesses))
     new = {name: value for name, value in (told | facts).items() if getattr(meta, name) != value}
     return build_trace(data._replace(tables=data.tables._replace(metadata=replace(meta, **new))) if new else data)
 
@@ -81,6 +92,7 @@ def trace_data(chunk: Chunk) -> TraceData:
         edges=chunk.edges.T,
         dependencies=dict(zip(DEPENDENCY_COLUMNS, chunk.dependencies, strict=True)),
         counters=counters_of(chunk.samples, chunk.counter_names),
+        accesses=chunk.accesses,
     )
 
 
@@ -155,7 +167,8 @@ def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
     extra = extra_columns(rows, parent, data.details) if were_captured else {}
     if not tables.metadata.imported:  # what other tools tell has no numbers but those that its reader gave
         extra["number"] = rows["number"]
-    edges = _edges(rows, place, data.edges, data.dependencies if has_work else None)
+    edges = _edges(rows, place, data.edges, data.dependencies if has_work else None, tables.lanes)
+    accesses = find_accesses(rows, data.details, data.accesses)
     del place
     found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}
     return Trace(
@@ -169,6 +182,7 @@ def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
         markers=tuple(tables.markers),
         notes=(),
         edges=edges,
+        accesses=accesses,
         metadata=tables.metadata,
         extra={name: unchangeable(extra.pop(name)) for name in [*extra]},
         details=tuple(data.details),
@@ -202,17 +216,59 @@ def extra_columns(rows: Mapping[str, Int64Array], parent: Int64Array, details: S
 
 
 def work_edges(
-    rows: Mapping[str, Int64Array], dependencies: Mapping[str, Int64Array]
+    rows: Mapping[str, Int64Array], dependencies: Mapping[str, Int64Array], lanes: Sequence[Lane]
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return edges as source, target and code of the kind: from calls to what they launched, and between work that waited."""
+    """Return edges as source, target and code of the kind: waits between work, what calls launched, what they waited for."""
     work = np.flatnonzero(is_work(rows["kind"]))
-    correlation = rows["correlation"][work]
-    first, second = find_waits(dependencies, rows["lane"][work].astype(np.int64), correlation)
+    correlation, lane = rows["correlation"][work], rows["lane"][work].astype(np.int64)
+    first, second = find_waits(dependencies, lane, correlation)
     calls = np.flatnonzero((rows["kind"] == HOST_CODE) & (rows["correlation"] != 0))
-    found = RowFinder(rows["correlation"][calls]).rows_of(correlation)
+    call_of = RowFinder(rows["correlation"][calls])
+    found = call_of.rows_of(correlation)
     call, launched = calls[found[found >= 0]], work[found >= 0]
-    codes = np.concatenate((np.full(len(first), WAIT_CODE), np.full(len(call), LAUNCH_CODE)))
-    return np.concatenate((work[first], call)), np.concatenate((work[second], launched)), codes
+    awaited, number = find_syncs(dependencies, lane, correlation, lanes)
+    place = call_of.rows_of(number)
+    awaited, blocked = work[awaited[place >= 0]], calls[place[place >= 0]]
+    process = np.array([one.process for one in lanes], np.int64)  # numbers of devices may be those of several
+    is_own = process[rows["lane"][awaited]] == process[rows["lane"][blocked]]
+    parts = ((work[first], work[second]), (call, launched), (awaited[is_own], blocked[is_own]))
+    codes = [np.full(len(part[0]), code) for part, code in zip(parts, (WAIT_CODE, LAUNCH_CODE, SYNC_CODE), strict=True)]
+    source, target = map(np.concatenate, zip(*parts, strict=True))
+    return source, target, np.concatenate(codes)
+
+
+def find_accesses(rows: Mapping[str, Int64Array], details: Sequence[WorkDetail], told: Int64Array) -> Accesses:
+    """Return what work touched by its rows; `told` is by the numbers of calls, see `ACCESS_COLUMNS`."""
+    correlation, *region, flags = told
+    work = np.flatnonzero(is_work(rows["kind"]) & (rows["correlation"] > 0)) if len(flags) else _NONE
+    if not len(work):
+        return Accesses()
+    node_of = np.array([*(one.node for one in details), -1], np.int64)  # -1, no detail, is last
+    width = int(node_of.max()) + 2
+    work = work[np.lexsort((node_of[rows["detail"][work]], rows["correlation"][work]))]
+    calls, code = distinct(rows["correlation"][work])
+    call = np.searchsorted(calls, correlation)
+    call = np.where(calls[np.minimum(call, len(calls) - 1)] == correlation, call, len(calls))
+    # By call and node: one launch of a graph is many works. What has no node is of all that its call has enqueued.
+    keys, node = code * width + node_of[rows["detail"][work]] + 1, (flags >> NODE_SHIFT) - 1
+    first = np.searchsorted(keys, call * width + np.maximum(node + 1, 0))
+    behind = np.searchsorted(keys, call * width + np.where(node < 0, width - 1, node + 1), side="right")
+    count = np.where(node + 1 < width, behind - first, 0)
+    source = np.repeat(np.arange(len(count)), count)
+    span = work[np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count) + first[source]]
+    order = np.argsort(span, kind="stable")
+    source, span = source[order], span[order]
+    buffer, begin, end = (column[source] for column in region)
+    flags = flags[source]
+    return Accesses(
+        span=span,
+        buffer=buffer,
+        begin=begin,
+        end=end,
+        is_write=(flags & IS_WRITE) != 0,
+        is_host=(flags & IS_HOST) != 0,
+        certainty=((flags >> CERTAINTY_SHIFT) & 3).astype(np.int8),
+    )
 
 
 def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple[tuple[Lane, ...], Int32Array]:
@@ -225,13 +281,17 @@ def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple
 
 
 def _edges(
-    rows: Mapping[str, Int64Array], place: RowFinder, pairs: Int64Array, dependencies: Mapping[str, Int64Array] | None
+    rows: Mapping[str, Int64Array],
+    place: RowFinder,
+    pairs: Int64Array,
+    dependencies: Mapping[str, Int64Array] | None,
+    lanes: Sequence[Lane],
 ) -> Edges:
     source, target = place.rows_of(pairs[:, 0]), place.rows_of(pairs[:, 1])
     known = (source >= 0) & (target >= 0)
     found = [(source[known], target[known], np.full(int(known.sum()), WAIT_CODE))]
     if dependencies is not None:
-        found.append(work_edges(rows, dependencies))
+        found.append(work_edges(rows, dependencies, lanes))
     source, target, kind = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return Edges(source=source, target=target, kind=kind.astype(np.int8))
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import threading
 from array import array
 from dataclasses import fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
 from gpustreamlab.backends._activity import (
+    EVERY_STREAM,
+    NODE_SHIFT,
+    THE_HOST,
+    AccessBatch,
     Activities,
     CallBatch,
     CallClass,
@@ -28,6 +33,7 @@ from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
+    from gpustreamlab.backends.sim._memory import Extent
 
 KEPT_RECORDS = 1_000_000
 """Records that wait to be drained, at most; newer ones are dropped and counted."""
@@ -53,6 +59,8 @@ class SimActivitySource:
         self._is_closed = False
         self.dropped_count = 0
         """Records that are missing because too many waited to be drained."""
+        self._left = record_limit
+        self._accesses: list[tuple[int, int, list[Extent]]] = []
         self._empty()
 
     def __repr__(self) -> str:
@@ -94,15 +102,16 @@ class SimActivitySource:
             driver.catch_up()
             if self._is_collecting:
                 driver.memory.settle()
-            told = self._work, self._calls, self._dependencies, self._memory
+            told = self._work, self._calls, self._dependencies, self._memory, self._accesses
             names, details = tuple(self._names), tuple(self._details)
             self._empty()
-        work, calls, dependencies, memory = told
+        work, calls, dependencies, memory, accesses = told
         return Activities(
             work=_make_batch(WorkBatch, work),
             calls=_make_batch(CallBatch, calls),
             dependencies=_make_batch(DependencyBatch, dependencies),
             memory=_make_batch(MemoryBatch, memory),
+            accesses=_make_accesses(accesses),
             names=names,
             details=details,
         )
@@ -165,6 +174,20 @@ class SimActivitySource:
         if not is_unnamed and self._has_room():
             self._dependencies.extend((origin.context, origin.number, record, stream.context, stream.number, wait))
 
+    def note_sync(self, origin: StreamQueue | None, record: int, call: int) -> None:
+        """Keep that a call of the host waited for what was enqueued in a stream, or in all, before another call."""
+        is_unnamed = origin is not None and origin.number == 0 and origin is not self._driver.null_stream
+        if not is_unnamed and self._has_room():
+            key = (0, EVERY_STREAM) if origin is None else (origin.context, origin.number)
+            self._dependencies.extend((*key, record, 0, THE_HOST, call))
+
+    def note_accesses(self, number: int, touched: list[Extent], node: int) -> None:
+        """Keep what work of a call touches; of a node of a graph, which. Where there is no room, the work goes without."""
+        left = self._left - len(touched)
+        if left >= 0:
+            self._left = left
+            self._accesses.append((number, node, touched))
+
     def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
         """Keep how much memory a stream holds."""
         if self._has_room():
@@ -200,7 +223,9 @@ class SimActivitySource:
 
     def _empty(self) -> None:
         self._left = self._record_limit
-        self._work, self._calls, self._dependencies, self._memory = array("q"), array("q"), array("q"), array("q")
+        self._work, self._calls, self._dependencies = array("q"), array("q"), array("q")
+        self._memory = array("q")
+        self._accesses = []
         self._names: dict[str, int] = {}
         self._detail_codes: dict[object, int] = {}
         self._details: list[WorkDetail] = []
@@ -235,6 +260,16 @@ class Collecting:
         """Tell that a stream waits for what another one recorded."""
         for one in self.members:
             one.note_dependency(origin, record, stream, wait)
+
+    def note_sync(self, origin: StreamQueue | None, record: int, call: int) -> None:
+        """Tell that a call of the host waited."""
+        for one in self.members:
+            one.note_sync(origin, record, call)
+
+    def note_accesses(self, number: int, touched: list[Extent], node: int = -1) -> None:
+        """Tell what work touches."""
+        for one in self.members:
+            one.note_accesses(number, touched, node)
 
     def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
         """Tell how much memory a stream holds."""
@@ -273,3 +308,13 @@ def _make_batch(batch: type[B], flat: array[int]) -> B:
     if "value" in columns:
         columns["value"] = columns["value"].astype(np.float64)
     return batch(**columns)
+
+
+def _make_accesses(noted: list[tuple[int, int, list[Extent]]]) -> AccessBatch:
+    """Return what calls touch, each with its number and its node, as columns."""
+    number, node = np.array([one[:2] for one in noted], np.int64).reshape(-1, 2).T
+    count = np.array([len(touched) for *_, touched in noted], np.int64)
+    rows = np.array([*chain.from_iterable(touched for *_, touched in noted)], np.int64).reshape(-1, 4).T.copy()
+    buffer, begin, end, flags = rows
+    flags |= np.repeat(node + 1 << NODE_SHIFT, count)
+    return AccessBatch(correlation=np.repeat(number, count), buffer=buffer, begin=begin, end=end, flags=flags)

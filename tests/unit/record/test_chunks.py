@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpustreamlab as gsl
+from gpustreamlab.backends import EVERY_STREAM, THE_HOST
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.model import SPAN_KINDS
@@ -21,7 +23,7 @@ from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend, k
 
 ROWS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition", "detail", "correlation")
 TABLES = ("names", "threads", "partitions", "layouts", "markers", "details")
-FIGURES = ("tier", "capture_windows", "capture_source", "dropped_spans", "dropped_markers", "device")
+FIGURES = ("tier", "capture_windows", "capture_source", "dropped_spans", "dropped_markers", "device", "missing")
 
 
 class Follower:
@@ -92,8 +94,14 @@ def step(lab, source, number, kind):  # noqa: C901 - a table
         case 3:
             lab.recording.mark(f"mark {number}")
         case 4:
-            source.push_work(number * 10 + 1, number * 10 + 6, stream=9, name="k", detail=kernel_detail(f"k{number % 4}"))
+            call, detail = number + 1, kernel_detail(f"k{number % 4}")
+            source.push_work(number * 10 + 1, number * 10 + 6, stream=9, name="k", detail=detail, correlation=call)
+            for buffer in range(number % 4):
+                source.push_access(call, buffer, 8 * number, 8 * number + 64, is_write=buffer == 2, certainty=number % 3)
             source.push_dependency(source=(0, 1), record=number, target=(0, 2), wait=number + 1)
+            source.push_call(number * 10 + 7, number * 10 + 9, name="cudaDeviceSynchronize", correlation=1_000 + number)
+            awaited = (0, EVERY_STREAM if number % 2 else 9)
+            source.push_dependency(source=awaited, record=1_000 + number, target=(0, THE_HOST), wait=1_000 + number)
         case 5:
             for part in range(3):
                 source.push_memory(number * 400_000 + part * 300_000, float(number * part % 7), stream=9)
@@ -123,12 +131,13 @@ def facts_of(trace):
     told = trace.counters
     texts = [told.names[code] for code in told.name.tolist()]
     samples = list(zip(told.time_ns.tolist(), told.lane.tolist(), texts, told.value.tolist(), strict=True))
+    touched = {name: values.tolist() for name, values in trace.accesses.columns.items()}
     figures = {name: getattr(trace.metadata, name) for name in FIGURES}
     figures["capture_windows"] = [begin for begin, _ in figures["capture_windows"]]  # an open one ends when it is asked
     figures["device"] = figures["device"].name
     lanes = [lane.name.removeprefix("0:") for lane in trace.lanes]
     tables = {name: tuple(getattr(trace, name)) for name in TABLES} | {"threads": len(trace.threads)}
-    return columns, tables, lanes, edges, samples, figures
+    return columns, tables, lanes, edges, samples, figures, touched
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 31)), min_size=5, max_size=60)
@@ -150,9 +159,11 @@ def home(monkeypatch):
     monkeypatch.setattr(_worker, "_home", _worker._Home())
 
 
+@pytest.mark.parametrize("kept_accesses", [7, 1_000_000])
 @TRIES
 @given(steps=STEPS)
-def test_every_reader_has_the_same_trace_however_it_read(steps, home, tmp_path_factory):
+def test_every_reader_has_the_same_trace_however_it_read(kept_accesses, steps, home, monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(_chunks, "KEPT_ACCESSES", kept_accesses)
     path = tmp_path_factory.mktemp("run") / "run.gsl"
     with recording(spool=path) as (lab, source):
         # GIVEN readers of which each reads now and then
@@ -333,3 +344,54 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
 
     (outer,) = drained.columns["parent"][is_range(drained)].tolist()
     assert outer in unended.number.tolist()
+
+
+# What work touched
+
+
+@pytest.fixture
+def few_accesses(monkeypatch):
+    monkeypatch.setattr(_chunks, "KEPT_ACCESSES", 5)
+
+
+@pytest.mark.usefixtures("few_accesses")
+def test_the_oldest_work_loses_all_of_its_accesses_at_once_and_the_trace_says_so():
+    with recording() as (lab, source):
+        for call in (1, 2, 3):
+            source.push_launch(call * 10, call * 10 + 1, call * 10 + 2, correlation=call, stream=9)
+            for buffer in (1, 2):
+                source.push_access(call, buffer, 0, 64, is_write=buffer == 2)
+            lab._recorder.collect_work()
+            lab._recorder.changes()
+        trace = lab.trace
+        assert trace.extra["correlation"][trace.accesses.span].tolist() == [2, 2, 3, 3]
+        (told,) = trace.metadata.missing
+        assert "2 accesses made room for newer ones" in told
+        lab.clear()
+        assert (len(lab.trace.accesses), lab.trace.metadata.missing) == (0, ())
+
+
+def test_nodes_of_a_graph_have_their_own_accesses_and_those_of_a_whole_launch_are_of_all():
+    with recording() as (lab, source):
+        source.push_call(5, 9, name="cudaGraphLaunch", correlation=7)
+        for node in (1, 0, 3):
+            detail = replace(kernel_detail("k"), graph=4, node=node)
+            source.push_work(10 + node, 11 + node, stream=9, correlation=7, detail=detail)
+        for node, buffer in ((0, 10), (1, 11), (2, 12), (-1, 99)):
+            source.push_access(7, buffer, 0, 8, node=node)
+        source.push_access(8, 50, 0, 8)  # of no work that is there
+        trace = lab.trace
+        told = trace.accesses
+        nodes = [trace.details[code].node for code in trace.extra["detail"][told.span].tolist()]
+        assert sorted(zip(nodes, told.buffer.tolist(), strict=True)) == [(0, 10), (0, 99), (1, 11), (1, 99), (3, 99)]
+
+
+def test_of_work_that_is_told_of_with_nonsense_nothing_is_known():
+    with recording() as (lab, source):
+        for call, end in ((1, 64), (2, -1)):
+            source.push_launch(call * 10, call * 10 + 1, call * 10 + 2, correlation=call, stream=9)
+            source.push_access(call, 1, 0, 64)
+            source.push_access(call, 2, 0, end)
+        trace = lab.trace
+        assert trace.extra["correlation"][trace.accesses.span].tolist() == [1, 1]
+        assert trace.metadata.dropped_records == 0
