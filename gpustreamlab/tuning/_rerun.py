@@ -10,10 +10,10 @@ import numpy as np
 
 from gpustreamlab.analysis import blocks_that_fit, host_waits
 from gpustreamlab.backends.sim import DevicePreset, KernelSpec
-from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, DeviceWork, Mark, StreamQueue, Wait
-from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import MeasureError
 from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.schedule._commands import CopyRun, CopySpec, DeviceWork, Mark, StreamQueue, Wait
+from gpustreamlab.schedule._scheduler import Scheduler
 from gpustreamlab.tuning._measure import WORK
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 

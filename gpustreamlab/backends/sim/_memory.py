@@ -14,8 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.analysis import Piece, Region, Touch, region_of
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends._features import ArrayLender
-from gpustreamlab.backends.sim._commands import StreamQueue
 from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
+from gpustreamlab.schedule._commands import StreamQueue
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver

@@ -18,10 +18,11 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpustreamlab._util.defences import delayed_interrupts
-from gpustreamlab.backends.sim._commands import (
+from gpustreamlab.errors import OptionError, SessionError
+from gpustreamlab.schedule._commands import (
     Batch,
     Command,
     CopyRun,
@@ -32,12 +33,30 @@ from gpustreamlab.backends.sim._commands import (
     StreamQueue,
     Wait,
 )
-from gpustreamlab.errors import OptionError, SessionError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
-    from gpustreamlab.backends.sim._preset import DevicePreset
     from gpustreamlab.backends.sim._source import Collecting
+
+
+class Card(Protocol):
+    """What the scheduler has to know of a device."""
+
+    @property
+    def sm_count(self) -> int:
+        """How many SMs it has."""
+
+    @property
+    def slots_per_sm(self) -> int:
+        """In how many slots an SM is counted."""
+
+    @property
+    def memory_bytes_per_s(self) -> int:
+        """What its memory gives at most."""
+
+    @property
+    def priority_range(self) -> tuple[int, int]:
+        """The lowest priority and the highest, which is the smaller number."""
 
 
 def share_bandwidth(draws: Sequence[tuple[float, float]], cap: float) -> float:
@@ -176,7 +195,7 @@ _STALE_ENTRIES = 4_096  # entries of the heap that may be out of date before it 
 class Scheduler:
     """Simulates the device's side of everything submitted to it."""
 
-    def __init__(self, preset: DevicePreset, *, engine_count: int = 3) -> None:
+    def __init__(self, preset: Card, *, engine_count: int = 3) -> None:
         self.preset = preset
         self.now_ns = 0
         """The last instant that was simulated."""
