@@ -378,7 +378,8 @@ class SimBackend:
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one slot."""
-        self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms))
+        touches_nothing = NodeWork("spin", None, (), (), None)
+        self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms), touches_nothing)
 
     def launch_kernel(self, stream: BackendStream, spec: KernelSpec, work: NodeWork | None = None) -> None:
         """Launch a kernel that takes time; see `gpustreamlab.backends.sim.plan_streaming` and its like.
