@@ -1,0 +1,302 @@
+"""What changing one thing, and then another, would gain: each is scheduled anew before it is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from gpustreamlab.analysis import _changes as changes
+from gpustreamlab.analysis._changes import Run
+from gpustreamlab.analysis._data_order import read_memory
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Program, read_program
+from gpustreamlab.analysis._replay import Impossible, Replayed, calibrate, replay
+from gpustreamlab.analysis._strays import strays
+from gpustreamlab.model import Trace
+from gpustreamlab.typing import Cause, Int64Array
+
+LEAST_SHARE = 0.02
+"""A change that gains less than this share of the run is not worth telling."""
+MOST_STEPS = 4
+"""How many changes are told, one on top of the other."""
+MOST_ERROR = 0.1
+"""From which error of the replay on gains are bounds."""
+STREAM_COUNTS = (2, 4, 8)
+"""On how many streams kernels of one stream are tried."""
+ENOUGH_SHARE = 0.9
+"""The fewest streams are advised that gain this share of what the best number of them does."""
+SAME_SHARE = 0.98
+"""Of changes that gain about the same, the simplest is advised, which comes first."""
+GRAPH_CALL_NS, GRAPH_NODE_NS = 5_000, 200
+"""What the launch of a graph costs the host, and each node of it. Source: the simulated device, after an H100."""
+
+
+class Option(NamedTuple):
+    """Something that may be changed."""
+
+    key: str  # what it is called in texts
+    cause: Cause
+    make: Callable[[Run], Sequence[Run]]  # what the program would be: of several the best counts
+    is_last: bool = False  # only looked at where nothing else gains
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One change on top of those before it."""
+
+    key: str
+    cause: Cause
+    gain_ns: int
+    """What it gains, in ns."""
+    before: Run
+    after: Run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Advice:
+    """What a run took, what it would take, and what no order can beat."""
+
+    run: Run
+    """The program as it was recorded."""
+    measured_ns: int
+    """From the first start to the last end of its work, in ns."""
+    replayed_ns: int
+    """The same of the program played again as it was, in ns."""
+    steps: tuple[Step, ...]
+    """Changes, each on top of those before; what gains most comes first."""
+    floor_ns: int
+    """What the busiest engine of the card takes for its work alone, in ns, with these changes made."""
+    floor_of: str
+    """Which that is: copies, kernels."""
+
+    @property
+    def gain_ns(self) -> int:
+        """What all steps gain together, in ns."""
+        return sum(step.gain_ns for step in self.steps)
+
+    @property
+    def error(self) -> float:
+        """By how much the replay of the run as it was is off, as a share."""
+        return self.replayed_ns / self.measured_ns - 1 if self.measured_ns else 0.0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the replay is too far off to promise anything."""
+        return abs(self.error) > MOST_ERROR
+
+
+def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]]) -> Advice | None:
+    """Find what changing gains; None where the run cannot be played again.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    rows : ndarray of int64, shape (n_works,)
+        Kernels, copies and fills of one device.
+    calls
+        Rows of calls of the host that held it up, by what they did.
+    """
+    run = read_run(trace, rows)
+    try:
+        played = replay(run.program)
+    except Impossible:
+        return None
+    measured_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
+    steps, after, last = _greedy(run, played, _options(trace, run, calls))
+    floor_ns, floor_of = _floor(after.program)
+    return Advice(run, measured_ns, played.wall_ns, tuple(steps), min(floor_ns, last.wall_ns), floor_of)
+
+
+def read_run(trace: Trace, rows: Int64Array) -> Run:
+    """Read the program of a trace, and calibrate it."""
+    program = read_program(trace, rows)
+    rows = np.array([work.row for work in program.works], np.int64)
+    try:
+        program = calibrate(program, trace.end_ns[rows] - trace.start_ns[rows])
+    except Impossible:
+        pass  # `replay` says so again
+    return Run(program, read_memory(trace, rows), _rates(trace, program))
+
+
+def _rates(trace: Trace, program: Program) -> dict[int, float]:
+    """Return what copies of page-locked memory reach each way, in bytes per second: the best of the run, else the card's."""
+    device = trace.metadata.device
+    told = (getattr(device, "upload_bytes_per_s", 0), getattr(device, "download_bytes_per_s", 0))
+    rates = {way: float(rate) for way, rate in zip((UPLOAD, DOWNLOAD), told, strict=True) if rate}
+    for way in (UPLOAD, DOWNLOAD):
+        seen = [
+            work.size_bytes / work.alone_ns * 1e9
+            for work in program.works
+            if work.kind == way and not work.is_pageable and work.size_bytes > changes.SMALL_BYTES
+        ]
+        if seen:
+            rates[way] = max(seen)
+    return rates
+
+
+# What may be changed
+
+
+def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> list[Option]:
+    """Return what may be changed, what is simplest first."""
+    program = run.program
+    found = [Option("pinned", Cause.PAGEABLE_COPY, _one(changes.pinned))]
+    if program.has_calls:
+        found += _options_of_host(run, calls)
+    found.append(Option("fine_waits", Cause.EVENT_WAIT, _one(changes.fine_waits)))
+    found.append(Option("two_buffers", Cause.EVENT_WAIT, _one(changes.two_buffers)))
+    if len({work.lane for work in program.works}) == 1 and any(run.memory.touches):
+        found.append(Option("by_role", Cause.SAME_LANE, _one(changes.by_role)))
+        found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True))
+    stray = _strayed(trace, program)
+    if stray:
+        found.append(Option("moved", Cause.OTHER_STREAM, _one(partial(changes.moved, lanes=stray))))
+    found.append(Option("whole_card", Cause.PARTITION_SMALL, _one(changes.whole_card)))
+    found.append(Option("other_part", Cause.PARTITION_SMALL, changes.other_part))
+    found.append(Option("in_turn", Cause.HOST_LATE, _one(changes.in_turn)))
+    if program.has_calls:
+        graph = partial(changes.as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
+        found.append(Option("as_graph", Cause.LAUNCH_BOUND, _one(graph), is_last=True))
+    return found
+
+
+def _options_of_host(run: Run, calls: Mapping[Cause, Sequence[int]]) -> Iterable[Option]:
+    waits = changes.host_waits(run.program)
+    of_device = [number for number, is_of_device in waits.items() if is_of_device]
+    of_stream = [number for number, is_of_device in waits.items() if not is_of_device]
+    for cause, numbers in ((Cause.HOST_SYNC_DEVICE, of_device), (Cause.HOST_SYNC_STREAM, of_stream)):
+        if numbers:
+            yield Option("host_waits", cause, _one(partial(_without_some, is_of_device=cause is Cause.HOST_SYNC_DEVICE)))
+    if of_device and of_stream:
+        cause = Cause.HOST_SYNC_DEVICE if len(of_device) > len(of_stream) else Cause.HOST_SYNC_STREAM
+        yield Option("host_waits", cause, _one(changes.no_host_waits))
+    yield Option("streams_before", Cause.LAUNCH_BOUND, _one(changes.streams_before))
+    launches_ns = [call.cost_ns for call in run.program.calls if call.works and not call.awaits]
+    launch_ns = int(np.median(launches_ns)) if launches_ns else 0
+    for cause, rows in calls.items():
+        yield Option("calls", cause, _one(partial(changes.calls_of, rows=frozenset(rows), cost_ns=launch_ns)))
+
+
+def _without_some(run: Run, *, is_of_device: bool) -> Run | None:
+    waits = changes.host_waits(run.program)
+    return changes.without_waits(run, [number for number, of_device in waits.items() if of_device == is_of_device])
+
+
+def _one(change: Callable[[Run], Run | None]) -> Callable[[Run], Sequence[Run]]:
+    def make(run: Run) -> Sequence[Run]:
+        made = change(run)
+        return () if made is None else (made,)
+
+    return make
+
+
+def _in_streams(run: Run) -> Sequence[Run]:
+    """Return the program with its kernels on some streams: on the fewest that gain about as much as any number of them."""
+    tried = [made for count in STREAM_COUNTS if (made := changes.in_streams(run, count)) is not None]
+    walls = [(_played(made), made) for made in tried]
+    if not walls:
+        return ()
+    now_ns, least_ns = replay(run.program).wall_ns, min(played.wall_ns for played, _ in walls)
+    return [next(made for played, made in walls if now_ns - played.wall_ns >= ENOUGH_SHARE * (now_ns - least_ns))]
+
+
+def _strayed(trace: Trace, program: Program) -> dict[int, int]:
+    """Return which work ran on another stream than was selected, and which that was."""
+    found = strays(trace)
+    selected = dict(zip(found.row.tolist(), found.selected.tolist(), strict=True))
+    return {place: selected[work.row] for place, work in enumerate(program.works) if selected.get(work.row, -1) >= 0}
+
+
+# The best of them, and what is then the best
+
+
+def _played(run: Run) -> Replayed:
+    return replay(run.program)
+
+
+def _best_of(option: Option, run: Run) -> tuple[int, Run] | None:
+    """Return what a change would take, and the program with it; None where there is nothing to change."""
+    best: tuple[int, Run] | None = None
+    try:
+        for made in option.make(run):
+            wall_ns = _played(made).wall_ns
+            if best is None or wall_ns < best[0]:
+                best = wall_ns, made
+    except Impossible:
+        return None
+    return best
+
+
+def _greedy(run: Run, played: Replayed, options: Sequence[Option]) -> tuple[list[Step], Run, Replayed]:
+    """Make the change that gains most, then the one that gains most of what is left, until little is."""
+    least_ns = LEAST_SHARE * played.wall_ns
+    steps: list[Step] = []
+    now, now_ns = run, played.wall_ns
+    left = list(options)
+    while left and len(steps) < MOST_STEPS:
+        found = [(option, made) for option in left if (made := _best_of(option, now)) is not None]
+        gains = [(now_ns - made[0], option, made[1]) for option, made in found]
+        worth = [one for one in gains if one[0] > least_ns]
+        first = [one for one in worth if not one[1].is_last] or worth
+        if not first:
+            break
+        most_ns = max(gain for gain, *_ in first)
+        gain_ns, option, after = next(one for one in first if one[0] >= SAME_SHARE * most_ns)
+        steps.append(Step(option.key, option.cause, gain_ns, now, after))
+        now, now_ns = after, now_ns - gain_ns
+        left = [one for one in left if one is not option]
+    if not steps:
+        steps, now = _together(run, played, options)
+    return steps, now, _played(now)
+
+
+def _together(run: Run, played: Replayed, options: Sequence[Option]) -> tuple[list[Step], Run]:
+    """Make all changes where none alone gains anything, and take back those without which as much is gained."""
+    least_ns = LEAST_SHARE * played.wall_ns
+    chosen = [option for option in options if not option.is_last]
+
+    def made(some: Sequence[Option]) -> tuple[int, list[tuple[Option, Run, int]]]:
+        now, now_ns, path = run, played.wall_ns, []
+        for option in some:
+            best = _best_of(option, now)
+            if best is not None:
+                now_ns, now = best
+                path.append((option, now, now_ns))
+        return now_ns, path
+
+    all_ns, path = made(chosen)
+    if len(path) < 2 or played.wall_ns - all_ns <= least_ns:
+        return [], run
+    for option in [option for option, *_ in path]:
+        rest = [one for one in chosen if one is not option]
+        rest_ns, _ = made(rest)
+        if rest_ns <= all_ns + least_ns / 2:
+            chosen = rest
+    _, path = made(chosen)
+    steps, before, before_ns = [], run, played.wall_ns
+    for option, after, after_ns in path:
+        steps.append(Step(option.key, option.cause, before_ns - after_ns, before, after))
+        before, before_ns = after, after_ns
+    # What is only of use together is told as one: the last has the gain.
+    return (steps, before) if played.wall_ns - before_ns > least_ns else ([], run)
+
+
+def _floor(program: Program) -> tuple[int, str]:
+    """Return what the busiest engine of the card takes for its work alone, in ns, and which it is."""
+    busy = {"copies to the device": 0, "copies to the host": 0}
+    ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
+    sm_ns = 0.0
+    for work in program.works:
+        if work.kind in ways:
+            busy[ways[work.kind]] += work.alone_ns
+        elif work.kind == KERNEL:
+            slots = program.card.slots_per_sm * work.sms
+            waves = -(-work.blocks * work.slots // slots)
+            sm_ns += work.alone_ns * min(1.0, work.blocks * work.slots / (slots * waves)) * work.sms / program.card.sm_count
+    told = busy | {"kernels": int(sm_ns)}
+    most = max(told, key=lambda name: told[name])
+    return told[most], most
