@@ -428,14 +428,14 @@ class WorkReader:
         target_lane, _ = self._find_lanes(batch.target_context, batch.target_stream, now, source)
         return np.stack((source_lane, batch.record, target_lane, batch.wait))
 
-    def _read_accesses(self, batch: AccessBatch) -> Int64Array:
+    @staticmethod
+    def _read_accesses(batch: AccessBatch) -> Int64Array:
         told = np.stack([getattr(batch, name) for name in ACCESS_COLUMNS])
         _, buffer, begin, end, flags = told
-        certainty = flags >> CERTAINTY_SHIFT & 3
-        is_good = (buffer >= 0) & (begin >= 0) & (end >= begin) & (flags >= 0) & (certainty < len(ACCESS_CERTAINTIES))
-        self.refused_count += told.shape[1] - int(is_good.sum())
-        # What is half known of work is wrong: of a call that is refused, all is.
-        return told[:, is_good] if is_good.all() else told[:, ~np.isin(told[0], told[0][~is_good])]
+        is_good = (buffer >= 0) & (begin >= 0) & (end >= begin) & (flags >= 0)
+        is_good &= flags >> CERTAINTY_SHIFT & 3 < len(ACCESS_CERTAINTIES)
+        # What is half known of work is wrong: without a row, all of it counts as not known.
+        return told if is_good.all() else told[:, ~np.isin(told[0], told[0][~is_good])]
 
     def _read_memory(self, activities: Activities, source: ActivitySource) -> Int64Array:
         batch = activities.memory

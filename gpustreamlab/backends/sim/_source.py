@@ -171,11 +171,10 @@ class SimActivitySource:
             self._dependencies.extend((origin.context, origin.number, record, stream.context, stream.number, wait))
 
     def note_accesses(self, number: int, touched: Sequence[Extent], node: int = -1) -> None:
-        """Keep what work of a call touches; of a node of a graph, which."""
-        self._left -= len(touched)
-        if self._left < 0:
-            self.dropped_count += len(touched)
+        """Keep what work of a call touches, of a node of a graph which; where there is no room, work goes without."""
+        if len(touched) > self._left:
             return
+        self._left -= len(touched)
         at_node = node + 1 << NODE_SHIFT
         for buffer, begin, end, flags in touched:
             self._accesses.extend((number, buffer, begin, end, flags | at_node))
