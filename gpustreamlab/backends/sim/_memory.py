@@ -16,6 +16,7 @@ from gpustreamlab.backends._activity import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, 
 from gpustreamlab.backends._features import ArrayLender
 from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
 from gpustreamlab.model import ACCESS_CERTAINTIES
+from gpustreamlab.schedule._commands import StreamQueue
 from gpustreamlab.typing import AccessCertainty
 
 if TYPE_CHECKING:
@@ -152,8 +153,13 @@ class MemoryPool:
     def find_extents(
         self, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]], some: NDArray[Any] | None
     ) -> list[Extent]:
-        """Return which bytes of which allocations arrays are; of `some` only some elements are meant."""
+        """Return which bytes of which allocations arrays are; of `some` only some elements are meant.
+
+        No bytes of no allocation say that it is known that nothing is touched.
+        """
         found, blocks, flags = [], self._blocks, 0
+        if not reads and not writes:
+            return [(0, 0, 0, 0)]
         for arrays in (reads, writes):
             for values in arrays:
                 block = blocks.get(id(values)) if values.base is None else None

@@ -18,9 +18,6 @@ from gpustreamlab.schedule._commands import CopyRun, CopySpec, KernelSpec, Mark,
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._source import Collecting
 
-if TYPE_CHECKING:
-    from gpustreamlab.backends.sim._source import Collecting
-
 
 class SimStream:
     """A stream of the simulated device; see `gpustreamlab.backends._protocol.BackendStream`."""
