@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -30,6 +31,8 @@ ENOUGH_SHARE = 0.9
 """The fewest streams are advised that gain this share of what the best number of them does."""
 SAME_SHARE = 0.98
 """Of changes that gain about the same, the simplest is advised, which comes first."""
+ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
+"""Causes of which one change is made: a further one of that kind would be another program."""
 GRAPH_CALL_NS, GRAPH_NODE_NS = 5_000, 200
 """What the launch of a graph costs the host, and each node of it. Source: the simulated device, after an H100."""
 
@@ -54,6 +57,18 @@ class Step:
     before: Run
     after: Run
 
+    @property
+    def places(self) -> list[int]:
+        """Work that it changes, or that the calls launch which it changes, as places in `Program.works`."""
+        before, after = self.before.program, self.after.program
+        if before.works != after.works:
+            pairs = zip(before.works, after.works, strict=True)
+            return [place for place, (one, other) in enumerate(pairs) if one != other]
+        kept = frozenset(after.calls)
+        launched = [place for call in before.calls if call not in kept for place in call.works]
+        waiting = [after for _, after in sorted(before.waits - after.waits)]
+        return launched or waiting
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Advice:
@@ -71,6 +86,13 @@ class Advice:
     """What the busiest engine of the card takes for its work alone, in ns, with these changes made."""
     floor_of: str
     """Which that is: copies, kernels."""
+    works_share: float = 1.0
+    """How much of the work was scheduled anew."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether what no step changes is known to gain nothing: all that work touches is known, and where the host waited."""
+        return self.run.memory.is_known and self.run.program.has_calls and not self.is_bound
 
     @property
     def gain_ns(self) -> int:
@@ -115,10 +137,8 @@ def read_run(trace: Trace, rows: Int64Array) -> Run:
     """Read the program of a trace, and calibrate it."""
     program = read_program(trace, rows)
     rows = np.array([work.row for work in program.works], np.int64)
-    try:
+    with suppress(Impossible):  # then `replay` says so again
         program = calibrate(program, trace.end_ns[rows] - trace.start_ns[rows])
-    except Impossible:
-        pass  # `replay` says so again
     return Run(program, read_memory(trace, rows), _rates(trace, program))
 
 
@@ -159,7 +179,9 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
     found.append(Option("other_part", Cause.PARTITION_SMALL, changes.other_part))
     found.append(Option("in_turn", Cause.HOST_LATE, _one(changes.in_turn)))
     if program.has_calls:
-        graph = partial(changes.as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
+        graph = partial(changes.as_graph, call_ns=ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
+"""Causes of which one change is made: a further one of that kind would be another program."""
+GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
         found.append(Option("as_graph", Cause.LAUNCH_BOUND, _one(graph), is_last=True))
     return found
 
@@ -248,7 +270,8 @@ def _greedy(run: Run, played: Replayed, options: Sequence[Option]) -> tuple[list
         gain_ns, option, after = next(one for one in first if one[0] >= SAME_SHARE * most_ns)
         steps.append(Step(option.key, option.cause, gain_ns, now, after))
         now, now_ns = after, now_ns - gain_ns
-        left = [one for one in left if one is not option]
+        once = option.cause in ONE_OF
+        left = [one for one in left if one is not option and not (once and one.cause is option.cause)]
     if not steps:
         steps, now = _together(run, played, options)
     return steps, now, _played(now)

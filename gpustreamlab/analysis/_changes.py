@@ -171,9 +171,7 @@ def moved(run: Run, lanes: Mapping[int, int]) -> Run | None:
     program = run.program
     if not lanes or any(run.memory.touches[place] is None for place in lanes):
         return None
-    works = tuple(
-        work._replace(lane=lanes[place]) if place in lanes else work for place, work in enumerate(program.works)
-    )
+    works = tuple(work._replace(lane=lanes[place]) if place in lanes else work for place, work in enumerate(program.works))
     changed = run.with_program(works=works)
     return changed.with_program(waits=across(changed.program, program.waits | run.memory.edges()))
 

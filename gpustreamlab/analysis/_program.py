@@ -149,9 +149,7 @@ def _parts_of(trace: Trace) -> Iterator[Part]:
         first += part.granted_sms
 
 
-def _seats_of(
-    trace: Trace, rows: Int64Array, parts: Sequence[Part]
-) -> tuple[frozenset[int] | None, ...]:
+def _seats_of(trace: Trace, rows: Int64Array, parts: Sequence[Part]) -> tuple[frozenset[int] | None, ...]:
     """Return on which SMs each stream ran: those of the partition in which its last work did."""
     by_name = {part.name: part.sms for part in parts}
     seats: list[frozenset[int] | None] = [None] * len(trace.lanes)
