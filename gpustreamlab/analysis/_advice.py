@@ -179,9 +179,7 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
     found.append(Option("other_part", Cause.PARTITION_SMALL, changes.other_part))
     found.append(Option("in_turn", Cause.HOST_LATE, _one(changes.in_turn)))
     if program.has_calls:
-        graph = partial(changes.as_graph, call_ns=ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
-"""Causes of which one change is made: a further one of that kind would be another program."""
-GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
+        graph = partial(changes.as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
         found.append(Option("as_graph", Cause.LAUNCH_BOUND, _one(graph), is_last=True))
     return found
 

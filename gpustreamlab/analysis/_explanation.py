@@ -178,8 +178,8 @@ class Explanation(Reported):
     gain_ns: int
     """What the changes of all findings are predicted to gain together, in ns; 0 where nothing can be promised."""
     bound_ns: int
-    """The most that overlap could still save, in ns, by whatever change: `active_ns` less the time that the busiest stream, what
-    they share, or the longest chain of work with waits for data that are known to be needed, takes at full speed."""
+    """The most that overlap could still save, in ns: `active_ns` less the time that the busiest stream, what they share, or the
+    longest chain of work with waits for data that are known to be needed, takes at full speed."""
     forecast: Forecast | None
     """What the run would take with these changes; None where it cannot be scheduled anew."""
     asked: str
@@ -312,8 +312,8 @@ class Explanation(Reported):
             notes.append(f"Long: {format_share(told.works_share)} of the work was scheduled anew, and stands for the whole.")
         if any(finding.bound_ns for finding in self.findings):
             notes.append(
-                "At most: by overlap of that work, if nothing needs the order that it has. What the work reads and writes, or what "
-                "the host waits for, is not known, so nothing is promised."
+                "At most: by overlap of that work, if nothing needs the order that it has. Nothing is promised, as not all of what the "
+                "work reads and writes, and of what the host waits for, is known."
             )
         elif not self.findings and told is None and self.worth_ns <= self.bound_ns and not self.asked and not self.is_ranges:
             notes.append("No cause stands out: nothing that held work up cost 1% or more.")
