@@ -33,6 +33,9 @@ SAME_SHARE = 0.98
 """Of changes that gain about the same, the simplest is advised, which comes first."""
 ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
 """Causes of which one change is made: a further one of that kind would be another program."""
+ENOUGH_BUFFERS = 1 << 30
+"""With so many arrays no write waits for a read: only results order work."""
+_CHAIN = "steps that need each other"
 GRAPH_CALL_NS, GRAPH_NODE_NS = 5_000, 200
 """What the launch of a graph costs the host, and each node of it. Source: the simulated device, after an H100."""
 
@@ -83,9 +86,9 @@ class Advice:
     steps: tuple[Step, ...]
     """Changes, each on top of those before; what gains most comes first."""
     floor_ns: int
-    """What the busiest engine of the card takes for its work alone, in ns, with these changes made."""
+    """What no change of order can beat, in ns, with these changes made."""
     floor_of: str
-    """Which that is: copies, kernels."""
+    """What takes so long alone: copies, kernels, steps that need each other."""
     works_share: float = 1.0
     """How much of the work was scheduled anew."""
 
@@ -129,7 +132,7 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
         return None
     measured_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
     steps, after, last = _greedy(run, played, _options(trace, run, calls))
-    floor_ns, floor_of = _floor(after.program)
+    floor_ns, floor_of = _floor(after)
     return Advice(run, measured_ns, played.wall_ns, tuple(steps), min(floor_ns, last.wall_ns), floor_of)
 
 
@@ -306,18 +309,45 @@ def _together(run: Run, played: Replayed, options: Sequence[Option]) -> tuple[li
     return (steps, before) if played.wall_ns - before_ns > least_ns else ([], run)
 
 
-def _floor(program: Program) -> tuple[int, str]:
-    """Return what the busiest engine of the card takes for its work alone, in ns, and which it is."""
-    busy = {"copies to the device": 0, "copies to the host": 0}
+def _floor(run: Run) -> tuple[int, str]:
+    """Return what no change of order can beat, in ns, and what takes so long alone.
+
+    That is the work of the busiest engine of the card, or the longest chain of work of which each needs what is before it.
+    """
+    program = run.program
     ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
+    told = dict.fromkeys(ways.values(), 0)
     sm_ns = 0.0
     for work in program.works:
         if work.kind in ways:
-            busy[ways[work.kind]] += work.alone_ns
+            told[ways[work.kind]] += work.alone_ns
         elif work.kind == KERNEL:
             slots = program.card.slots_per_sm * work.sms
             waves = -(-work.blocks * work.slots // slots)
             sm_ns += work.alone_ns * min(1.0, work.blocks * work.slots / (slots * waves)) * work.sms / program.card.sm_count
-    told = busy | {"kernels": int(sm_ns)}
+    chain_ns = _chain_ns(run)
+    told |= {"kernels": int(sm_ns), _CHAIN: chain_ns}
+    if set(told.values()) - {chain_ns} and chain_ns == max(told.values()) and len({work.kind for work in program.works}) == 1:
+        told = {"kernels" if program.works[0].kind == KERNEL else _CHAIN: chain_ns}
     most = max(told, key=lambda name: told[name])
     return told[most], most
+
+
+def _chain_ns(run: Run) -> int:
+    """Return how long the longest chain of work is that has to go one after the other, in ns.
+
+    Work of which it is not known that it uses data is taken to need the order of its stream.
+    """
+    works, touches = run.program.works, run.memory.touches
+    before: dict[int, list[int]] = {}
+    for first, second in run.memory.edges(ENOUGH_BUFFERS):
+        before.setdefault(second, []).append(first)
+    ends_ns: list[int] = []
+    last: dict[int, int] = {}
+    for place, work in enumerate(works):
+        known = [ends_ns[one] for one in before.get(place, ())]
+        if not touches[place] and work.home in last:
+            known.append(ends_ns[last[work.home]])
+        ends_ns.append(max(known, default=0) + work.alone_ns)
+        last[work.home] = place
+    return max(ends_ns, default=0)

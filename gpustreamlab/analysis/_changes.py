@@ -214,7 +214,7 @@ def streams_before(run: Run) -> Run | None:
     """Make streams before the run."""
     if not any(call.makes_stream for call in run.program.calls):
         return None
-    calls = tuple(call._replace(cost_ns=0, gap_ns=0) if call.makes_stream else call for call in run.program.calls)
+    calls = tuple(call._replace(cost_ns=0) if call.makes_stream else call for call in run.program.calls)
     return run.with_program(calls=calls)
 
 
