@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ from gpustreamlab.analysis._data_order import read_memory
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Program, read_program
 from gpustreamlab.analysis._replay import Impossible, Replayed, calibrate, replay
 from gpustreamlab.analysis._strays import strays
+from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import Cause, Int64Array
+from gpustreamlab.typing import Cause, Change, Int64Array
 
 LEAST_SHARE = 0.02
 """A change that gains less than this share of the run is not worth telling."""
@@ -136,12 +138,76 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     return Advice(run, measured_ns, played.wall_ns, tuple(steps), min(floor_ns, last.wall_ns), floor_of)
 
 
+CHANGES: Mapping[Change, Callable[[Run], Run | None]] = MappingProxyType(
+    {
+        Change.PINNED: changes.pinned,
+        Change.NO_HOST_WAITS: changes.no_host_waits,
+        Change.DEVICE_WAITS: changes.device_waits,
+        Change.FINE_WAITS: changes.fine_waits,
+        Change.SECOND_BUFFER: changes.two_buffers,
+        Change.MORE_STREAMS: partial(changes.in_streams, count=STREAM_COUNTS[-1]),
+        Change.ONE_STREAM: changes.in_one_stream,
+        Change.IN_TURN: changes.in_turn,
+        Change.GRAPH: partial(changes.as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS),
+        Change.THREADS: changes.in_threads,
+        Change.LOADED_BEFORE: changes.streams_before,
+    }
+)
+
+
+def change_run(
+    trace: Trace, run: Run, made: Iterable[Change], without: Iterable[Cause], calls: Mapping[Cause, Sequence[int]]
+) -> Run:
+    """Return a run with changes made one on top of the other, and then without some causes.
+
+    Raises
+    ------
+    OptionError
+        If one of them has nothing to change in this run, or it is not known how a cause would be mended.
+    MeasureError
+        If the run would then wait for itself.
+    """
+    for change in made:
+        changed = CHANGES[change](run)
+        if change is Change.LOADED_BEFORE:
+            changed = _loaded_before(changed or run, calls) or changed
+        if changed is None:
+            raise OptionError(f"Nothing in this run changes with {change.value!r}. Leave it out, or see trace.explain().")
+        run = changed
+    for cause in without:
+        found = [best for option in _options(trace, run, calls) if option.cause is cause and (best := _best_of(option, run))]
+        if not found:
+            raise OptionError(
+                f"Nothing is known that would take {cause} out of this run: what is waited for is needed or not known, or nothing "
+                "waits. trace.explain() says which causes can be left out: those that save something."
+            )
+        run = min(found, key=lambda best: best[0])[1]
+    return run
+
+
+def _loaded_before(run: Run, calls: Mapping[Cause, Sequence[int]]) -> Run | None:
+    rows = frozenset(calls.get(Cause.LAZY_LOAD, ()))
+    return changes.calls_of(run, rows, _launch_ns(run)) if rows else None
+
+
+def _launch_ns(run: Run) -> int:
+    """Return what a launch costs the host, in the median, in ns."""
+    launches_ns = [call.cost_ns for call in run.program.calls if call.works and not call.awaits]
+    return int(np.median(launches_ns)) if launches_ns else 0
+
+
 def read_run(trace: Trace, rows: Int64Array) -> Run:
     """Read the program of a trace, and calibrate it."""
     program = read_program(trace, rows)
     rows = np.array([work.row for work in program.works], np.int64)
     with suppress(Impossible):  # then `replay` says so again
         program = calibrate(program, trace.end_ns[rows] - trace.start_ns[rows])
+    return run_of(trace, program)
+
+
+def run_of(trace: Trace, program: Program) -> Run:
+    """Return a program with what its work touches."""
+    rows = np.array([work.row for work in program.works], np.int64)
     return Run(program, read_memory(trace, rows), _rates(trace, program))
 
 
@@ -198,10 +264,8 @@ def _options_of_host(run: Run, calls: Mapping[Cause, Sequence[int]]) -> Iterable
         cause = Cause.HOST_SYNC_DEVICE if len(of_device) > len(of_stream) else Cause.HOST_SYNC_STREAM
         yield Option("host_waits", cause, _one(changes.no_host_waits))
     yield Option("streams_before", Cause.LAUNCH_BOUND, _one(changes.streams_before))
-    launches_ns = [call.cost_ns for call in run.program.calls if call.works and not call.awaits]
-    launch_ns = int(np.median(launches_ns)) if launches_ns else 0
     for cause, rows in calls.items():
-        yield Option("calls", cause, _one(partial(changes.calls_of, rows=frozenset(rows), cost_ns=launch_ns)))
+        yield Option("calls", cause, _one(partial(changes.calls_of, rows=frozenset(rows), cost_ns=_launch_ns(run))))
 
 
 def _without_some(run: Run, *, is_of_device: bool) -> Run | None:

@@ -103,6 +103,17 @@ def no_host_waits(run: Run) -> Run | None:
     return without_waits(run, host_waits(run.program))
 
 
+def device_waits(run: Run) -> Run | None:
+    """Make each wait of the host one of all streams that it launches on next."""
+    program = run.program
+    numbers = frozenset(host_waits(program))
+    if not numbers:
+        return None
+    calls = tuple(_not_waiting(call) if number in numbers else call for number, call in enumerate(program.calls))
+    waits = across(program, program.waits | host_orders(program, numbers))
+    return run.with_program(calls=calls, waits=waits)
+
+
 # Waits of streams
 
 
@@ -197,14 +208,11 @@ def other_part(run: Run) -> list[Run]:
     ]
 
 
-def with_priority(run: Run, lanes: Collection[int]) -> Run | None:
-    """Let some streams go before the others."""
-    card, before = run.program.card, run.program.priorities
-    first = min(before) - 1
-    priorities = tuple(first if lane in lanes else priority for lane, priority in enumerate(before))
-    return run.with_program(
-        priorities=priorities, card=card._replace(priority_range=(card.priority_range[0], min(first, card.priority_range[1])))
-    )
+def with_priorities(run: Run, levels: Mapping[int, int]) -> Run:
+    """Give some streams other priorities; a lower number goes first."""
+    priorities = tuple(levels.get(lane, priority) for lane, priority in enumerate(run.program.priorities))
+    card = run.program.card._replace(priority_range=(max(0, *priorities), min(0, *priorities)))
+    return run.with_program(priorities=priorities, card=card)
 
 
 # Launches
@@ -269,6 +277,22 @@ def _in_turn(program: Program, stretch: Sequence[Call], before: Mapping[int, Seq
             found += [call for own in units.values() for rest in own for call in rest]
             break
     return found + unit
+
+
+def in_threads(run: Run) -> Run | None:
+    """Let each stream have a thread that launches on it, all at the same time; what launches nothing goes with what follows."""
+    if len({work.lane for work in run.program.works}) < 2:
+        return None
+    calls: list[Call] = []
+    before: list[Call] = []
+    thread = 0
+    for call in run.program.calls:
+        before.append(call)
+        if call.works:
+            thread = run.program.works[call.works[0]].lane
+            calls += [one._replace(thread=thread) for one in before]
+            before = []
+    return run.with_program(calls=(*calls, *(one._replace(thread=thread) for one in before)))
 
 
 def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:

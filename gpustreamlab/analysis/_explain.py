@@ -207,8 +207,18 @@ def _advised(trace: Trace, rows: BoolArray, found: Found) -> Advice | None:
     own = is_work(trace) & np.isin(process, process[work]) & np.isin(lane_devices(trace)[trace.lane], cards)
     if len(cards) > 1 or not (trace.queued_ns[own] < trace.start_ns[own]).any() or not trace.metadata.device.sm_count:
         return None
+    return advise(trace, np.flatnonzero(own), _held_calls(found))
+
+
+def _held_calls(found: Found) -> dict[Cause, list[int]]:
+    """Return the calls that were simply too long, by cause."""
     calls = {code: found.call[(found.cause == CODES.index(code)) & (found.call >= 0)].tolist() for code in CALLED}
-    return advise(trace, np.flatnonzero(own), {code: rows for code, rows in calls.items() if rows})
+    return {code: sorted({*rows}) for code, rows in calls.items() if rows}
+
+
+def held_calls(trace: Trace) -> dict[Cause, list[int]]:
+    """Return the calls of a trace that held up launches and were simply too long, by cause."""
+    return _held_calls(find_causes(trace, find_pieces(trace, counted_rows(trace))))
 
 
 def _forecast(advice: Advice) -> Forecast:

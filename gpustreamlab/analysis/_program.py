@@ -21,7 +21,8 @@ HELD_SHARE = 0.5
 """A copy of pageable memory held up its call where that went on until this share of it was done."""
 _MAKES_STREAM = re.compile(r"^(cu(da)?|hip)(Stream|GreenCtx|GreenCtxStream)Create", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)sync", re.IGNORECASE)
-_UNKNOWN_WAVES = 4  # Waves of a kernel whose grid is not known: it is taken to fill its SMs
+UNKNOWN_WAVES = 4
+"""Waves of a kernel whose grid is not known: it is taken to fill its SMs."""
 
 
 class Work(NamedTuple):
@@ -105,7 +106,7 @@ def read_program(trace: Trace, rows: Int64Array) -> Program:
     rows : ndarray of int64, shape (n_works,)
         Kernels, copies and fills, all of one device.
     """
-    rows = rows[np.argsort(trace.queued_ns[rows], kind="stable")]
+    rows = in_launch_order(trace, rows)
     place = np.full(len(trace) + 1, -1, np.int64)
     place[rows] = np.arange(len(rows))
     card = _card_of(trace)
@@ -125,6 +126,17 @@ def read_program(trace: Trace, rows: Int64Array) -> Program:
         parts=parts,
         has_calls=any(call.row >= 0 for call in calls),
     )
+
+
+def in_launch_order(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return some work in the order of its launches; where no launch is known in the order of its starts."""
+    ordered: Int64Array = rows[np.lexsort((trace.end_ns[rows], trace.start_ns[rows]))]
+    return ordered[np.argsort(trace.queued_ns[ordered], kind="stable")] if knows_launches(trace, rows) else ordered
+
+
+def knows_launches(trace: Trace, rows: Int64Array) -> bool:
+    """Tell whether it is known when any of some work was launched."""
+    return bool((trace.queued_ns[rows] < trace.start_ns[rows]).any())
 
 
 # The device and its work
@@ -178,7 +190,7 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
         if grid:
             slots = 1 << max(0, math.ceil(math.log2(card.slots_per_sm / fit[place])))
         else:
-            grid = _UNKNOWN_WAVES * sms
+            grid = UNKNOWN_WAVES * sms
         yield Work(row, lane, lane, KERNEL, max(1, lasted_ns), grid, slots, sms, traffic[place], is_pageable=False)
 
 
@@ -265,14 +277,29 @@ def _threads_of(trace: Trace, rows: Int64Array, place: Int64Array) -> list[list[
         by_lane.setdefault(lane, []).append(_HostSpan(start_ns, end_ns, row, tuple(sorted(launched.get(row, ())))))
     has_call = np.zeros(len(rows), bool)
     has_call[[work for some in launched.values() for work in some]] = True
+    is_known = knows_launches(trace, rows)
     lanes = {lane.name: number for number, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST}
     for work in np.flatnonzero(~has_call).tolist():
         row, thread = int(rows[work]), int(trace.thread[rows[work]])
         lane = lanes.get(f"host: {trace.threads[thread]}", -2 - thread) if thread >= 0 else -1
-        queued_ns = int(trace.queued_ns[row])
+        queued_ns = int(trace.queued_ns[row]) if is_known else 0
         by_lane.setdefault(lane, []).append(_HostSpan(queued_ns, queued_ns, -1, (work,)))
     threads = [_outermost(sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))) for spans in by_lane.values()]
-    return [spans for spans in threads if spans]
+    return [_held(trace, rows, spans) if is_known else spans for spans in threads if spans]
+
+
+def _held(trace: Trace, rows: Int64Array, spans: list[_HostSpan]) -> list[_HostSpan]:
+    """Let launches of copies of pageable memory of which no call is known last until the copy has ended.
+
+    What the thread launched while it should have stood still tells that it did not.
+    """
+    places = [span.works[0] if span.row < 0 else -1 for span in spans]
+    pageable = np.array(_copy_kinds(trace, rows)[1], bool)
+    for number, place in enumerate(places[:-1]):
+        end_ns = int(trace.end_ns[rows[place]])
+        if place >= 0 and pageable[place] and spans[number + 1].start_ns >= end_ns:
+            spans[number] = spans[number]._replace(end_ns=end_ns)
+    return spans
 
 
 def _outermost(spans: list[_HostSpan]) -> list[_HostSpan]:
