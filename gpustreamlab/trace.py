@@ -234,7 +234,7 @@ class Trace(model.Trace):
         ...         spin(lab, 100_000, stream=lab.stream(name))
         ...         lab.synchronize()
         ...     print(repr(lab.trace.what_if(change="no host waits")))
-        <Prediction: 104 µs predicted (±3.0%) with no host waits; 206 µs recorded>
+        <Prediction: 112 µs predicted (±3.0%) with no host waits; 214 µs recorded>
         """
         return what_if(self, layout, sweep, change, without, priority)
 

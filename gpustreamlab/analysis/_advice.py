@@ -178,8 +178,8 @@ def change_run(
         found = [best for option in _options(trace, run, calls) if option.cause is cause and (best := _best_of(option, run))]
         if not found:
             raise OptionError(
-                f"Nothing is known that would take {cause} out of this run: what is waited for is needed or not known, or nothing "
-                "waits. trace.explain() says which causes can be left out: those that save something."
+                f"Nothing is known that would take {cause} out of this run: what is waited for is needed, or unknown, or it is "
+                "not waited for. trace.explain() says which causes can be left out: those that save something."
             )
         run = min(found, key=lambda best: best[0])[1]
     return run

@@ -16,6 +16,8 @@ SMALL_BYTES = 1 << 16
 """A smaller copy of pageable memory is a value that the host reads: the wait is the cause, not the memory."""
 COPY_NS = 1_500
 """What a copy takes besides its bytes, about."""
+MOST_SPACING_NS = 100_000
+"""Between launches that follow closer than this the host does little else; what it does more is no matter of a graph."""
 FEWEST_NODES = 4
 """From how many launches on a graph is worth it."""
 
@@ -78,7 +80,7 @@ def host_waits(program: Program) -> dict[int, bool]:
     return {
         number: call.is_of_device
         for number, call in enumerate(program.calls[: last + 1])
-        if call.awaits and not large.intersection(call.works) and (number < last or call.works)
+        if call.awaits and not call.ends_cell and not large.intersection(call.works) and (number < last or call.works)
     }
 
 
@@ -300,13 +302,15 @@ def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
     calls: list[Call] = []
     stretch: list[Call] = []
     for call in (*run.program.calls, None):
-        if call is not None and not call.awaits:
+        is_close = call is not None and (call.gap_ns <= MOST_SPACING_NS or not stretch)
+        if call is not None and is_close and not call.awaits:
             stretch.append(call)
             continue
         calls += _as_graph(stretch, call_ns, node_ns)
         stretch = []
         if call is not None:
-            calls.append(call)
+            (calls if call.awaits else stretch).append(call)
+    calls += stretch
     return run.with_program(calls=tuple(calls))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gpustreamlab.analysis._host_waits import host_waits, is_blocking
 from gpustreamlab.analysis._utilization import blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import EdgeKind, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import EdgeKind, Int64Array, LaneKind, MarkerKind, SpanKind
 
 KERNEL, UPLOAD, DOWNLOAD, OTHER = range(4)
 """Kinds of work: what needs SMs, what needs the copy engine into the device or out of it, and what needs neither."""
@@ -53,6 +53,7 @@ class Call(NamedTuple):
     back_ns: int = 0  # from the end of what it waited for to its return
     makes_stream: bool = False  # whether it makes a stream
     is_of_device: bool = False  # whether it waits for all streams
+    ends_cell: bool = False  # whether a cell of a notebook begins between it and the next launch of its thread
 
 
 class Part(NamedTuple):
@@ -233,17 +234,30 @@ def _calls_of(trace: Trace, rows: Int64Array, place: Int64Array, works: Sequence
     started_ns = trace.start_ns[rows] - trace.queued_ns[rows]
     known_ns = started_ns[started_ns > 0]
     latency_ns = int(known_ns.min()) if len(known_ns) else 0
+    cells_ns = np.array(sorted(mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL), np.int64)
     found: list[tuple[int, Call]] = []
     for thread, spans in enumerate(threads):
         last_ns = begin_ns
-        for span in spans:
+        next_ns = _next_launches(spans)
+        for span, launch_ns in zip(spans, next_ns, strict=True):
             call = _call_of(trace, works, span, awaited.get(span.row, ()), latency_ns)
             is_making = span.row >= 0 and bool(makes[trace.name[span.row]])
             gap_ns = max(0, span.start_ns - last_ns)
-            found.append((span.start_ns, call._replace(thread=thread, gap_ns=gap_ns, makes_stream=is_making)))
+            ends_cell = bool(np.searchsorted(cells_ns, launch_ns) > np.searchsorted(cells_ns, span.start_ns))
+            facts = {"thread": thread, "gap_ns": gap_ns, "makes_stream": is_making, "ends_cell": ends_cell}
+            found.append((span.start_ns, call._replace(**facts)))
             last_ns = max(last_ns, span.end_ns)
     found.sort(key=lambda one: one[0])
     return tuple(call for _, call in found)
+
+
+def _next_launches(spans: Sequence[_HostSpan]) -> list[int]:
+    """Return when the thread launches next behind each call, in ns."""
+    found, next_ns = [], spans[-1].start_ns
+    for span in reversed(spans):
+        found.append(next_ns)
+        next_ns = span.start_ns if span.works else next_ns
+    return found[::-1]
 
 
 def _call_of(trace: Trace, works: Sequence[Work], span: _HostSpan, awaited: tuple[int, ...], latency_ns: int) -> Call:
