@@ -21,7 +21,7 @@ from pathlib import Path
 from gpustreamlab import __version__
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line, wrap_lines
-from gpustreamlab.analysis import summary_text
+from gpustreamlab.analysis import counts_text, summary_text
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
 from gpustreamlab.backends.cuda.cupti._buffers import SOURCE, find_library
 from gpustreamlab.errors import GPUStreamLabError, OptionError
@@ -155,7 +155,7 @@ def convert(options: argparse.Namespace) -> int:
         trace.timeline().save(target, with_data=True)
     else:
         trace.save(target)
-    print(f"{options.output}: {len(trace):,} spans in {len(trace.lanes):,} lanes")
+    print(f"{options.output}: {counts_text(trace, len(trace))}")
     if trace.metadata.imported:
         print(wrap_lines([trace.metadata.imported, *trace.metadata.missing]))
     return 0
@@ -308,7 +308,3 @@ def _check_session() -> Check:
         )
     detail = "uses the simulated device (backend 'sim'), as no GPU can be used: see above"
     return Check(name=name, status=CheckStatus.OK, detail=detail)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -33,7 +33,7 @@ from gpustreamlab.green import SMMap
 from gpustreamlab.memory.guards import Guard
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.memory.scratch import Scratch
-from gpustreamlab.model import Capabilities, Layout, Verification, WorkqueueOptions
+from gpustreamlab.model import Capabilities, Layout, Verification, WorkqueueOptions, without_tools
 from gpustreamlab.model import Trace as AnyTrace
 from gpustreamlab.record import OpenRange
 from gpustreamlab.sinks.spool import Spool
@@ -342,7 +342,7 @@ class Recording(Group):
         trace = session._recorder.trace(since=checkpoint)
         # Asked again: the recorder lets go of everything where another thread closes the session meanwhile.
         session._life.require_open("cut its trace")
-        return as_trace(trace)
+        return as_trace(without_tools(trace))
 
 
 class Expect(Group):

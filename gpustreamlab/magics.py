@@ -303,7 +303,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.off or (arguments.streams is not None and not arguments.auto):
             raise UsageError("%gpulab: --streams goes with start --auto, and --off with auto (see %gpulab -h)")
         with _usage_errors():
-            session = Session(arguments.backend, device=arguments.device, capture=arguments.capture)
+            session = Session(arguments.backend, device=arguments.device, capture=arguments.capture, host=not arguments.no_host)
         if _is_open(replaced):
             replaced.close()  # nothing but Out would reach it any more
         self._chosen = session

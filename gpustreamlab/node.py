@@ -30,7 +30,7 @@ from gpustreamlab.typing import PeerAccess, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
+    from types import EllipsisType, TracebackType
     from typing import Self
 
     from gpustreamlab.analysis import Explanation, Hazards
@@ -136,7 +136,15 @@ class Node(OneOfSeveral, Watched):
         """The open streams of all devices by name."""
         return MappingProxyType({name: stream for one in self._sessions for name, stream in one.streams.items()})
 
-    def stream(self, name: str, *, device: int | str | None = None, **options: Any) -> Stream:
+    def stream(
+        self,
+        name: str,
+        *,
+        device: int | str | None = None,
+        priority: int | None = None,
+        partition: str | EllipsisType | None = ...,
+        external: object | None = None,
+    ) -> Stream:
         """Return the stream of this name, making it on first use.
 
         Parameters
@@ -145,8 +153,8 @@ class Node(OneOfSeveral, Watched):
             One on the whole node.
         device
             Where it is made; None for the first device, or for where it is already.
-        options
-            As for `Session.stream`: ``priority``, ``partition``, ``external``.
+        priority, partition, external
+            As for `Session.stream`.
 
         Raises
         ------
@@ -157,7 +165,7 @@ class Node(OneOfSeveral, Watched):
         SessionClosedError
             If the node is closed.
         """
-        return self.home_of(name, device).stream(name, **options)
+        return self.home_of(name, device).stream(name, priority=priority, partition=partition, external=external)
 
     def home_of(self, stream: str, device: int | str | None = None) -> Session:
         """Return the session that has the stream of this name, or where it would be made; see `stream`.

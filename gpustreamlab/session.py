@@ -26,7 +26,7 @@ from gpustreamlab.model import Device, Layout, WorkqueueOptions, without_tools
 from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.programs import Program, make_program
 from gpustreamlab.record import DEFAULT_RING_SIZE, Range, Recorder
-from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
+from gpustreamlab.record.capture import Capture, CaptureControl, check_host, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
@@ -63,15 +63,14 @@ class Session(ProcessBound, Watched):
     hazards
         What to do about data that crosses streams without an order: ``"report"`` (see `Memory.hazards`), ``"wait"`` (put the
         missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then.
-    capture
-        What is captured from the start: ``"auto"``, which is every kernel, copy and fill where that works (on a GPU it costs a
-        launch about a fifth; docs/explanations/how-timing-works.md); ``"kernels"``, which says why where it does not; or
-        ``"ranges"``. The calls of the host are left to `capture`.
+    capture, host
+        What `capture` takes, from the start: ``"auto"``, every kernel, copy and fill where that works, with the calls of the
+        host (what it costs: docs/how-to/see-every-kernel.md); ``"kernels"``, which says why it does not; or ``"ranges"``.
 
     Raises
     ------
     BackendNotFoundError, DeviceNotFoundError, BackendUnavailableError, OptionError
-        If there is no such backend or device, ``"cuda"`` cannot run here, a size is below 1, or an option unknown.
+        If there is no such backend or device, ``"cuda"`` cannot run here, a size is below 1, or an option is wrong.
     CaptureUnavailableError, MissingExtraError, TraceFileError
         If ``capture="kernels"`` cannot be had here, see `capture`; if the spool cannot be written, or holds something already.
 
@@ -81,11 +80,12 @@ class Session(ProcessBound, Watched):
     ...     copy, compute = lab.stream("copy"), lab.stream("compute", priority=-1)
     ...     with lab.on("copy", "upload"):
     ...         a = lab.xp.asarray([[1.0, 2.0], [3.0, 4.0]])
-    ...     compute.wait(copy.record())
+    ...     compute.wait(copy)
     ...     with lab.on("compute", "gemm"):
     ...         b = a @ a
     ...     lab.synchronize()
-    ...     [lab.trace.names[code] for code in lab.trace.name], b.get().tolist()
+    ...     trace = lab.trace.where(stream=["copy", "compute"])
+    ...     [trace.names[code] for code in trace.name], b.get().tolist()
     (['upload', 'memcpy HtoD', 'gemm', 'matmul'], [[7.0, 10.0], [15.0, 22.0]])
     """
 
@@ -101,8 +101,9 @@ class Session(ProcessBound, Watched):
         spool_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         hazards: HazardMode | str | None = None,
         capture: CaptureTier | str = "auto",
+        host: bool = True,
     ) -> None:
-        _check_options(device, hazards, capture, title)
+        _check_options(device, hazards, capture, host, title)
         self._title = title.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved
         with ExitStack() as undoing:
             spool_file = open_spool_file(spool, spool_limit_bytes)
@@ -132,7 +133,7 @@ class Session(ProcessBound, Watched):
             self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
             self._captures = CaptureControl(self._backend, self._recorder)
             undoing.callback(self._captures.close)
-            self._captures.begin(capture)
+            self._captures.capture(capture, host=host)
             undoing.pop_all()
         self._choose = self._table.choose  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
@@ -590,11 +591,12 @@ def _tell_once(fallback_reason: str) -> None:
         _log.warning("This session runs on the simulated device. %s", fallback_reason)
 
 
-def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str, title: str) -> None:
+def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str, host: object, title: str) -> None:
     """Raise `OptionError` before anything is made."""
     if isinstance(device, bool) or not isinstance(device, int):
         raise OptionError(f"device is {device!r}; it must be the CUDA device's number. Use gpustreamlab.Session(device=0).")
     if not isinstance(title, str):
         raise OptionError(f"title is {title!r}; it must be a str. Use gpustreamlab.Session(title='my run').")
     check_hazard_mode(hazards, simulated=False)
+    check_host(host, usage="gpustreamlab.Session(host=False)")
     read_tier(capture, usage="gpustreamlab.Session(capture='ranges')")

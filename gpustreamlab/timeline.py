@@ -17,6 +17,7 @@ from gpustreamlab.analysis import (
     headline,
     pending_text,
     summary_text,
+    used_stream_count,
 )
 from gpustreamlab.draw import (
     MAX_FILE_BARS,
@@ -151,7 +152,7 @@ class Timeline:
 
     def __repr__(self) -> str:
         trace = self.trace
-        return f"<{'; '.join([headline(trace), *([] if len(trace) else _why_empty(trace.metadata))])}>"
+        return f"<{'; '.join([headline(trace), *([] if _has_work(trace) else _why_empty(trace.metadata))])}>"
 
     def __str__(self) -> str:
         return text_timeline(self.trace)
@@ -189,6 +190,11 @@ def _what_to_type(given: object) -> str:
     if isinstance(getattr(type(given), "trace", None), property):  # a session, or a timeline
         return "lab.timeline() or gpustreamlab.Timeline(lab.trace)"
     return "lab.timeline() for what ran so far, or gpustreamlab.Timeline(gpustreamlab.load_trace('run.parquet'))"
+
+
+def _has_work(trace: Trace) -> bool:
+    """Tell whether any stream has spans: calls of the host are there before their work has ended."""
+    return len(trace) > 0 and used_stream_count(trace) > 0
 
 
 def _why_empty(meta: TraceMetadata) -> list[str]:

@@ -274,7 +274,7 @@ class Trace(model.Trace):
         >>> path = getfixture("tmp_path") / "run.parquet"
         >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["copy", "compute"]).save(path)
         >>> load_trace(path)
-        <Trace: 2 spans in 2 lanes on unknown device>
+        <Trace: 2 spans in 2 streams on unknown device>
         """
         save_trace(self, path)
 

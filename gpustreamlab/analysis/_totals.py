@@ -21,18 +21,19 @@ from gpustreamlab.analysis._report import Answer, ReportTable, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios
 from gpustreamlab.analysis._utilization import size_of, whole_card
 from gpustreamlab.errors import OptionError, nearest_hint
-from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_HOST = SPAN_KINDS.index(SpanKind.HOST)
 TotalsBy = Literal["name", "stream", "partition"]
 """What `totals` adds up by."""
 
 _ABOUT = {
     "name": "All spans of a name are added up: ranges nested in each other and streams overlap, so shares may exceed 100%. "
-    "Names that differ by a number are one.",
+    "Names that differ by a number are one. Calls of the host come last.",
     "stream": "Total: time in which the stream was busy; what overlaps counts once.",
     "partition": "Total: time in which anything used the partition's SMs; what overlaps counts once, and copies use none.",
 }
@@ -40,7 +41,10 @@ _ABOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Totals(Answer):
-    """Calls and times by name, stream or partition; what took longest first. The timeline's table of totals says the same."""
+    """Calls and times by name, stream or partition; what took longest first, and behind that the calls of the host.
+
+    The timeline's table of totals has the same figures.
+    """
 
     by: TotalsBy
     """What each row stands for."""
@@ -116,7 +120,7 @@ def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns:
     Returns
     -------
     Totals
-        Exact to the ns of the trace's own times, what took longest first.
+        Exact to the ns of the trace's own times, what took longest first; calls of the host, of which most is waiting, last.
 
     Raises
     ------
@@ -164,7 +168,8 @@ def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns:
         total_ns[:] = [interval_sum_ns(edges) for edges in edges_of(trace, rows, group, len(labels))]
     # Of streams also one on which nothing counted ran.
     shown = np.array(used_streams(trace), np.int64) if by == "stream" else np.flatnonzero(calls)
-    order = shown[np.argsort(-total_ns[shown], kind="stable")]
+    of_host = np.bincount(own[trace.kind[rows] != _HOST], minlength=len(labels)) == 0
+    order = shown[np.lexsort((-total_ns[shown], of_host[shown] & (by == "name")))]
     return Totals(
         by=by,
         labels=tuple(labels[place] for place in order.tolist()),

@@ -34,6 +34,7 @@ from gpustreamlab.model._device import (
     SMLimits,
     TraceMetadata,
     interpolate,
+    is_tools_name,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
 from gpustreamlab.model._file import (
@@ -106,6 +107,7 @@ __all__ = [
     "display_name",
     "interpolate",
     "is_bare_page",
+    "is_tools_name",
     "join_metadata",
     "merge",
     "parquet_bytes",

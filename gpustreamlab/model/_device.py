@@ -18,6 +18,11 @@ BENCH = "bench/"  # How names of lanes begin that the user's session has for str
 _TOOLS = re.compile(rf"(^|:){BENCH}")  # engines and cards stand before a name, with a colon
 
 
+def is_tools_name(name: str) -> bool:
+    """Tell whether a lane of this name is one in which work is measured."""
+    return _TOOLS.search(name) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMLimits(Checked):
     """Most that one SM holds at once. The defaults are the most that any SM of compute capability 9.0 to 12.x holds.
@@ -191,8 +196,8 @@ class Lane(Checked):
 
     @property
     def is_tools(self) -> bool:
-        """Whether work is measured in it, or programs run on copies. Traces and timelines leave it out."""
-        return _TOOLS.search(self.name) is not None
+        """Whether work is measured in it. Traces and timelines leave it out."""
+        return is_tools_name(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

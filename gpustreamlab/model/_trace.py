@@ -27,7 +27,7 @@ from gpustreamlab.model._cut import cut_rows, cut_time, cut_where, fields_of_col
 from gpustreamlab.model._device import Device, Lane, Marker, Note, TraceMetadata, devices_of
 from gpustreamlab.model._fields import check_field
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
-from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
+from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, LaneKind, SpanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,7 +113,11 @@ class Trace:
             f", {meta.unselected_work:,} launched with no stream selected" if meta.unselected_work and not len(self) else ""
         )
         missing += f", cut out of {meta.part_of_spans:,}" if meta.part_of_spans else ""
-        return f"<Trace: {len(self):,} spans in {len(self.lanes)} lanes on {meta.device_label}{missing}>"
+        threads = sum(lane.kind is LaneKind.HOST for lane in self.lanes)
+        streams = len(self.lanes) - threads
+        lanes = f"{streams:,} stream{'s' * (streams != 1)}"
+        lanes += f" and {threads:,} host thread{'s' * (threads != 1)}" if threads else ""
+        return f"<Trace: {len(self):,} spans in {lanes} on {meta.device_label}{missing}>"
 
     def __getitem__(self, rows: object) -> Self:
         """Return some rows as a trace.
@@ -292,7 +296,7 @@ class Trace:
         Examples
         --------
         >>> Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"], kind=["copy", "kernel"])
-        <Trace: 2 spans in 2 lanes on unknown device>
+        <Trace: 2 spans in 2 streams on unknown device>
         """
         made = fields_of_columns(
             numbers={"start_ns": start_ns, "end_ns": end_ns, "queued_ns": queued_ns, "parent": parent},

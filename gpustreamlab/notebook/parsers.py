@@ -92,6 +92,7 @@ def gpulab_parser() -> MagicParser:
         default=AUTO,
         help="ranges: named ranges only, at less cost; kernels: every kernel too; auto, the default: kernels where that works",
     )
+    parser.add_argument("--no-host", action="store_true", help="leave out the calls of the host that enqueue the kernels")
     parser.add_argument("--as", dest="variable", help="variable of the session (default: lab)")
     parser.add_argument("--auto", action="store_true", help="start, then the same as auto")
     parser.add_argument(

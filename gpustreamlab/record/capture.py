@@ -28,7 +28,7 @@ from gpustreamlab.errors import (
 from gpustreamlab.record import Recorder
 from gpustreamlab.typing import CaptureTier
 
-__all__ = ["Capture", "CaptureControl", "read_tier"]
+__all__ = ["Capture", "CaptureControl", "check_host", "read_tier"]
 
 _log = logging.getLogger(__name__)
 
@@ -139,17 +139,12 @@ class CaptureControl:
             told = f"{', stacks' if self._recorder.kernels.samples_stacks else ''}{told}"
         return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
 
-    def begin(self, tier: CaptureTier | str) -> None:
-        """Capture from the session's start, without calls of the host."""
-        self.capture(tier, host=False, stacklevel=4)
-
     def capture(
         self, tier: CaptureTier | str = AUTO, *, host: bool = True, stacks: bool = False, stacklevel: int = 3
     ) -> Capture:
         """Capture kernels or ranges from now on; see `Session.capture`. A warning points so many callers up."""
         wanted = read_tier(tier)
-        if not isinstance(host, bool):
-            raise OptionError(f"host is {host!r}; it must be True or False. Use lab.capture('kernels', host=False).")
+        check_host(host, usage="lab.capture('kernels', host=False)")
         wants_kernels = wanted is not CaptureTier.RANGES
         if stacks not in {False, wants_kernels}:
             raise OptionError(
@@ -291,6 +286,12 @@ def read_tier(tier: CaptureTier | str, *, usage: str = "lab.capture('kernels')")
         raise OptionError(
             f"There is no capture tier {tier!r}. {nearest_hint(str(tier), [*CaptureTier, AUTO])} Use {usage}."
         ) from error
+
+
+def check_host(host: object, *, usage: str) -> None:
+    """Raise `OptionError` unless it says whether calls of the host are captured; the error shows this usage."""
+    if not isinstance(host, bool):
+        raise OptionError(f"host is {host!r}; it must be True or False. Use {usage}.")
 
 
 def _tell_loss(reason: str) -> None:

@@ -9,6 +9,7 @@ from types import EllipsisType
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.backends import BackendStream, lent_handle
 from gpustreamlab.errors import (
+    InvalidNameError,
     OptionError,
     PartitionError,
     StreamClosedError,
@@ -17,7 +18,7 @@ from gpustreamlab.errors import (
     StreamRefusedError,
     nearest_hint,
 )
-from gpustreamlab.model import check_name
+from gpustreamlab.model import BENCH, check_name, is_tools_name
 from gpustreamlab.record import RecordedLane
 from gpustreamlab.streams.layout import Partitions
 from gpustreamlab.streams.life import SessionLife
@@ -59,7 +60,15 @@ class StreamTable:
             known = by_handle.get(handle)
         return known
 
-    def get(self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None) -> Stream:
+    def get(
+        self,
+        name: str,
+        priority: int | None,
+        partition: str | EllipsisType | None,
+        external: object | None,
+        *,
+        is_tools: bool = False,
+    ) -> Stream:
         """Return the stream of a name, made on first use, and moved where it is elsewhere; see `Session.stream`."""
         if self._life.state is not _OPEN:
             self._life.require_open(_getting(name))
@@ -70,6 +79,11 @@ class StreamTable:
             known = self.by_name.get(name)  # the hot path, without any lock
             if known is not None and not known.is_closed:
                 return known
+        if is_tools_name(name) and not is_tools:
+            raise InvalidNameError(
+                f"Stream {name!r} cannot be made: names with {BENCH!r} are those of streams on which lab.bench measures, and "
+                f"traces leave them out. Use another one, for example {name.replace(BENCH, 'bench-')!r}."
+            )
         doing = _getting(name)
         while True:
             with self._life.working(doing):

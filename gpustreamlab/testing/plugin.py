@@ -54,8 +54,7 @@ def gpulab(request: pytest.FixtureRequest) -> Iterator[Session]:
     from gpustreamlab import Session
 
     backend = request.config.getoption("--gpulab-backend")
-    with Session(None if backend == "auto" else backend, capture="ranges", title=request.node.name) as lab:
-        lab.capture("kernels", host=True)
+    with Session(None if backend == "auto" else backend, capture="kernels", title=request.node.name) as lab:
         yield lab
     # Closed now, by the test or here: all work has ended, and the last trace is kept.
     folder, test = request.config.getoption("--gpulab-trace"), request.node.nodeid

@@ -102,14 +102,15 @@ class Rig:
 
     def __init__(self, lab: Session) -> None:
         self.lab = lab
-        self.session = type(lab)(lab._backend, title="measurements", hazards="off")
+        self.session = type(lab)(lab._backend, title="measurements", hazards="off", host=False)
         self._twins: dict[tuple[str, int], Any] = {}  # Streams of the rig as streams of the user's session, by name and handle
 
     def twin(self, stream: Any) -> Any:
         """Return a stream of the rig as one of the user's session: its functions may ask that what is selected."""
         key = (stream.name, stream.handle)
         if key not in self._twins:
-            self._twins[key] = self.lab.stream(f"{BENCH}{stream.name}/{stream.handle:x}", external=stream)
+            name = f"{BENCH}{stream.name}/{stream.handle:x}"
+            self._twins[key] = self.lab._table.get(name, None, ..., stream, is_tools=True)
         return self._twins[key]
 
     def adopted(self, stream: Any) -> Any:
@@ -151,14 +152,15 @@ class Rig:
 @contextmanager
 def opened_rig(lab: Session) -> Iterator[Rig]:
     """Open a rig for a ``with`` block."""
-    lab.synchronize()  # what the user's streams hold is no part of it
-    rig = Rig(lab)
-    try:
-        with lab._accesses.paused():
-            yield rig
-            rig.session.synchronize()
-    finally:
-        rig.close()
+    with lab.capture("ranges"):  # else the user's trace had the rig's work and calls, as strays
+        lab.synchronize()  # what the user's streams hold is no part of it
+        rig = Rig(lab)
+        try:
+            with lab._accesses.paused():
+                yield rig
+                rig.session.synchronize()
+        finally:
+            rig.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

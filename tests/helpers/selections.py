@@ -13,6 +13,11 @@ def selected(lab):
     return current.name
 
 
+def tools_stream(lab, name):
+    """Return a stream of a session that has a name as those on which it measures."""
+    return lab._table.get(name, None, ..., None, is_tools=True)
+
+
 def names_of(trace):
     """Return each span's name."""
     return [trace.names[code] for code in trace.name]

@@ -206,8 +206,10 @@ def test_a_session_that_is_dropped_gives_its_source_back(source):
 # From the start
 
 
-def test_kernels_are_captured_from_the_start_and_host_calls_when_asked_for():
+def test_kernels_and_host_calls_are_captured_from_the_start_unless_without():
     with Session("sim") as lab:
+        assert (lab.recording.tier, lab._captures.text) == (KERNELS, "kernels and host calls (simulated device)")
+    with Session("sim", capture="kernels", host=False) as lab:
         with lab.on(lab.stream("a"), "first"):
             spin(lab, 1_000)
         with lab.capture("kernels"), lab.on("a", "second"):
@@ -237,7 +239,7 @@ def test_sessions_of_one_device_capture_at_once_each_what_is_in_its_own_streams(
     second.synchronize()
     told = [[lab.trace.names[code] for code in lab.trace.where(kind="kernel").name] for lab in (first, second, third)]
     assert told == [["spin", "ones"], ["ones"], ["spin"]]
-    assert sorted(lane.name for lane in first.trace.lanes) == ["a", "default stream"]
+    assert sorted(lane.name for lane in first.trace.lanes if lane.kind == "stream") == ["a", "default stream"]
     assert kept.size == 1 << 20
     first.close()
     second.close()

@@ -157,6 +157,15 @@ def test_the_command_runs_on_this_machine_without_the_cuda_packages():
     assert all(row["fix"] for row in rows.values() if row["status"] == "lacking")
 
 
+def test_it_runs_as_a_module_of_an_interpreter_too():
+    command = [sys.executable, "-m", "gpustreamlab"]
+    told, wrong = (
+        subprocess.run([*command, *rest], capture_output=True, text=True, check=False) for rest in (["--version"], [])
+    )
+    assert (told.returncode, told.stdout) == (0, f"gpustreamlab {__version__}\n")
+    assert (wrong.returncode, wrong.stderr.startswith("usage: gpustreamlab ")) == (2, True)
+
+
 def test_a_reader_that_has_seen_enough_ends_it_silently():
     # GIVEN a pipe that nobody reads any more, as behind `doctor | head -2`
     read, write = os.pipe()

@@ -131,7 +131,7 @@ def test_convert_writes_by_suffix_and_says_what_it_read(capsys, here, saved):
     assert cli.main(["convert", saved, "again.parquet"]) == 0
     assert (
         capsys.readouterr().out.splitlines()[0]
-        == f"again.parquet: {len(pipeline_trace()):,} spans in {len(pipeline_trace().lanes)} lanes"
+        == f"again.parquet: {len(pipeline_trace()):,} spans in {len(pipeline_trace().lanes)} streams"
     )
     assert cli.main(["convert", saved, "page.html", "--format", "parquet"]) == 0
     for name in ("again.parquet", "page.html"):

@@ -59,7 +59,7 @@ def home(monkeypatch):
     """An engine in this process."""
     fresh = _worker._Home()
     monkeypatch.setattr(_worker, "_home", fresh)
-    _worker.begin("me", "sim", {}, 0)
+    _worker.begin("me", "sim", {"host": False}, 0)
     yield fresh
     _worker.end("me")
 
@@ -422,7 +422,7 @@ def test_calls_that_make_no_sense_are_refused_before_they_are_sent(engines):
         with pytest.raises(OptionError, match="uses 'the_lab', which is this cluster"):
             lab.run(uses_it)
     assert repr(lab).startswith("<Cluster: 4 engines, closed>")
-    assert len(lab.timeline().trace) == 0
+    assert len(lab.timeline().trace.where(kind="range")) == 0
     with pytest.raises(SessionClosedError, match="This cluster is closed"):
         lab.run(steps)
 
@@ -510,7 +510,7 @@ def test_answers_that_are_lost_are_asked_for_again(engines, monkeypatch):
 
 def test_an_engine_that_does_not_answer_is_silent_and_the_others_go_on(engines, monkeypatch):
     monkeypatch.setattr(_mirror, "SILENT_S", 0.5)
-    with Cluster(engines, backend="sim") as lab:
+    with Cluster(engines, backend="sim", host=False) as lab:
         engines.deaf.add("1")
         lab.run(done_steps, 5, on="0,2,3")
         until(lambda: lab.engines[3].span_count == 10)
@@ -716,7 +716,7 @@ def test_a_lost_engine_is_marked_where_its_spans_end_and_told_of_in_live_and_sav
         for trace in (whole, live):
             (mark,) = trace.markers
             assert re.fullmatch(r"engine 2 lost [\d:]{8} UTC", mark.text)
-            assert mark.time_ns == trace.where(stream="2:compute").end_ns.max()
+            assert mark.time_ns == trace.where(stream=["2:compute", "2:host: MainThread"]).end_ns.max()
             text = trace.metadata.missing[-1]
             into = "" if is_simulated else r", [\d.,]+ \w+ into the trace"  # as long as this machine is up
             told = rf"Engine 2 was lost at [\d:]{{8}} UTC{into}: its process is gone\. Its spans up to [\d.]+ \w+ are shown\."
@@ -736,7 +736,7 @@ def test_a_lost_engine_is_marked_where_its_spans_end_and_told_of_in_live_and_sav
 
 def test_engines_of_several_hosts_are_grouped_by_host_in_live_and_saved_timelines(engines):
     engines.facts = {name: {"host": host} for name, host in zip("0123", ["near", "far", "near", "far"], strict=True)}
-    with Cluster(engines, backend="sim") as lab:
+    with Cluster(engines, backend="sim", host=False) as lab:
         lab.run(done_steps, 2)
         lab.synchronize()
         feed = LiveFeed(lab._joined)
@@ -881,12 +881,13 @@ def test_two_engines(start, tmp_path, monkeypatch, capsys):
         lab.partition(left=32, right="rest")
         assert dict(lab.run(steps, on="1")) == {"1": True}
         lab.synchronize()
-        assert [status.span_count for status in lab.engines] == [0, 2 * STEPS]
+        counts = [[len(trace.where(kind=kind)) for trace in lab.traces.values()] for kind in ("range", "kernel", "host")]
+        assert counts == [[0, STEPS], [0, STEPS], [1, STEPS + 2]]  # an allocation, and the wait of each
         lab.clear()
         arrive_while_a_cell_works(lab, tmp_path / "first")
         lab.synchronize()
         assert len(lab.trace.devices) == 2
-        assert [lane.name for lane in lab.trace.lanes] == ["0:compute", "1:compute"]
+        assert [lane.name for lane in lab.trace.lanes if lane.kind == "stream"] == ["0:compute", "1:compute"]
         assert [overlap.wall_ns > 0 for overlap in (trace.overlap() for trace in lab.traces.values())] == [True] * 2
         with pytest.raises(ClusterError, match="AssertionError: not me") as caught:
             lab.run_cell(f"import os\nassert os.getpid() != {lab.engines[1].pid}, 'not me'\n'fine'", "compute")

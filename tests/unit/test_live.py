@@ -17,6 +17,7 @@ from gpustreamlab.sinks.live import FindingWatch, LiveFeed, SpanReader
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.selections import tools_stream
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ class TestUpdates:
         assert 0 <= first_ns - feed._reader.zero_ns < 10_000
 
     def test_spans_that_were_overwritten_are_counted(self):
-        with Session("sim", ring_size=10) as lab:
+        with Session("sim", ring_size=10, host=False) as lab:
             lab.stream("copy")
             feed = LiveFeed(lab._recorder)
             feed.refresh()
@@ -229,7 +230,7 @@ class TestToolsRows:
         rng, reader, held = np.random.default_rng(7), SpanReader(lab._recorder, capacity), []
         for step in range(40):
             if step in (10, 25):  # as `tune` does, between streams of the user's
-                lab.stream(f"bench/main/{step}")
+                tools_stream(lab, f"bench/main/{step}")
                 lab.stream(f"later-{step}")
             record(lab, int(rng.integers(4)), str(rng.choice(list(lab.streams))), f"step {step}")
             if rng.random() < 0.5:
@@ -255,7 +256,7 @@ class TestToolsRows:
         assert [start_of[number] for number in again.place.tolist()] == (again.start_ns + reader.zero_ns).tolist()
 
     def test_a_measurement_beside_one_stream_does_not_count_as_work_at_once(self, lab, feed):
-        lab.stream("bench/main/7f")
+        tools_stream(lab, "bench/main/7f")
         with lab.on("copy", "mine"):
             spin(lab, 1_000_000)
         with lab.on("bench/main/7f", "measured"):

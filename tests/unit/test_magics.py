@@ -272,7 +272,7 @@ def test_a_session_made_in_python_is_found(shell):
 
 
 def test_several_sessions_ask_for_one(shell):
-    run(shell, "import gpustreamlab as gsl\none, two = gsl.Session('sim'), gsl.Session('sim')")
+    run(shell, "import gpustreamlab as gsl\none, two = (gsl.Session('sim', host=False) for _ in range(2))")
     _, printed = run(shell, "%%gpustream copy\n1")
     assert "one, two" in printed
     run(shell, "%gpulab use --as two")
@@ -545,6 +545,12 @@ def test_what_is_captured_is_chosen_and_told(shell, lab):
     assert "Captured: ranges\n" in run(shell, "%gpucapture")[1]
     run(shell, "%gpucapture kernels")
     assert "Captured: kernels and host calls (simulated device)\n" in run(shell, "%gpucapture")[1]
+
+
+def test_a_session_captures_calls_of_the_host_unless_it_is_started_without(shell):
+    assert "kernels and host calls (simulated device)" in run(shell, "%gpulab start --backend sim")[1]
+    run(shell, "%gpulab start --backend sim --no-host")
+    assert "Captured: kernels (simulated device)\n" in run(shell, "%gpucapture")[1]
 
 
 def test_gpuexplain_says_what_lab_explain_says_and_completes_streams(shell, lab):

@@ -24,6 +24,7 @@ from gpustreamlab.model import Lane, Note
 from gpustreamlab.record import JoinedJournal
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.typing import SpanKind
+from tests.helpers.selections import tools_stream
 
 
 def work_of(trace, stream):
@@ -48,7 +49,7 @@ def test_a_stream_waits_for_an_event_of_another_card_and_cards_run_beside_each_o
         max(end, consumed[place - 1][1] if place else 0) for place, (_, end) in enumerate(produced)
     ]
     assert trace.overlap()["first", "last"].common_ns == 100_000
-    assert [lane.device for lane in trace.lanes] == [0, 1]
+    assert [(lane.name, lane.device) for lane in trace.lanes if lane.kind == "stream"] == [("first", 0), ("last", 1)]
     assert [device.sm_count for device in trace.devices] == [132, 132]
 
 
@@ -258,7 +259,7 @@ def test_neither_trace_nor_live_view_has_what_was_measured():
         feed = LiveFeed(node._joined())
         feed.refresh()
         for device in (0, 1):
-            node[device].stream(f"bench/main/{device}")
+            tools_stream(node[device], f"bench/main/{device}")
         hand_over(node)
         for device in (0, 1):
             with node[device].on(f"bench/main/{device}", "measured"):
@@ -269,6 +270,14 @@ def test_neither_trace_nor_live_view_has_what_was_measured():
         assert [lane["name"] for lane in facts["tables"]["lanes"]] == [lane.name for lane in trace.lanes]
         assert facts["manifest"]["n"] == len(trace)
         assert not any("bench" in lane.name for lane in trace.lanes)
+
+
+def test_options_of_a_stream_are_those_of_a_session():
+    with Node(backend="sim") as node:
+        made = node.stream("decode", device=1, priority=-1)
+        assert (made.priority, made.lane.device) == (-1, 1)
+        with pytest.raises(TypeError, match=r"Node\.stream\(\) got an unexpected keyword argument 'devise'"):
+            node.stream("decode", devise=1)
 
 
 @pytest.mark.parametrize("name", ["xp", "partition", "capture", "memory", "device", "layout"])

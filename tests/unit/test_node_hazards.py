@@ -151,7 +151,7 @@ def test_the_trace_has_a_sign_in_both_ranges(node):
     assert trace.notes[0].fix == f"Put {LAST_WAITS} before 'take' (copy from another GPU)."
     (entry,) = hazard_entries(Drawn(trace, 0, trace.extra["number"]))
     assert entry["head"] == "Hazard: read-after-write on first and last"
-    assert [piece["late"][:2] for piece in entry["pieces"]] == [[0, starts["first"]], [1, starts["last"]]]
+    assert [(trace.lanes[piece["late"][0]].name, piece["late"][1]) for piece in entry["pieces"]] == [*starts.items()]
     assert [[note.stream for note in told.trace.notes] for told in node] == [["first"], ["last"]]
     assert trace.metadata.shared_data == (("first", "last"),)
 

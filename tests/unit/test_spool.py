@@ -340,7 +340,7 @@ def test_the_limit_is_kept_and_shown(path):
 @pytest.mark.parametrize("span_count", [30_000, 90_000])
 def test_what_fits_of_many_spans_at_once_is_written(path, span_count):
     limit_bytes = 1 << 17
-    with gsl.Session("sim", spool=path, spool_limit_bytes=limit_bytes) as lab:
+    with gsl.Session("sim", spool=path, spool_limit_bytes=limit_bytes, host=False) as lab:
         lab.recording.spool._updater.stop()
         lab.stream("copy")
         for _ in range(span_count):

@@ -37,7 +37,25 @@ def test_a_measurement_is_what_the_device_took_and_leaves_no_trace(lab):
     assert found.launch_count == 1
     lab.synchronize()
     assert [lane.name for lane in lab.trace.lanes if lane.kind == "stream"] == ["mine"]
-    assert {lab.trace.names[code] for code in lab.trace.name} == {"before", "spin"}
+    trace = lab.trace
+    assert [trace.names[code] for code in trace.where(kind=["range", "kernel"]).name] == ["before", "spin"]
+    assert [trace.names[code] for code in trace.where(kind="host").name] == ["cudaLaunchKernel", "cudaDeviceSynchronize"]
+
+
+def test_what_is_recorded_around_a_measurement_is_the_users_alone(lab):
+    x = lab.xp.ones((64, 64))
+    lab.stream("mine")
+    before = lab.recording.checkpoint()
+    lab.bench.measure(lambda: (x @ x).sum().get(), repeats=3)  # launches, copies, allocates and waits
+    lab.bench.measure(small(lab), stream="mine", repeats=3)
+    assert len(lab.trace) == 1  # the allocation and fill of x are the user's
+    trace = lab.recording.since(before)
+    assert (len(trace), [lane.name for lane in trace.lanes if lane.kind == "stream"]) == (0, ["mine"])
+    with lab.on("mine", "after"):
+        spin(lab, 1_000)
+    lab.synchronize()
+    trace = lab.recording.since(before)
+    assert [trace.names[code] for code in trace.name] == ["after", "cudaLaunchKernel", "spin", "cudaDeviceSynchronize"]
 
 
 def test_a_trace_is_no_part_because_something_was_measured(lab):

@@ -156,7 +156,7 @@ def test_threads_of_the_host_never_count(kind):
 
 def ranges_of_a_stretch_without_capture(*, work_after):
     """Two kernels in two ranges of a session that captures kernels, but not then."""
-    with gsl.Session("sim") as lab:
+    with gsl.Session("sim", host=False) as lab:
         with lab.capture("ranges"):
             for name in "ab":
                 with lab.on(lab.stream(name), "step"):

@@ -20,6 +20,12 @@ def test_names_are_sums_and_names_that_differ_by_a_number_are_one():
     assert frame.to_numpy().tolist() == [["gemm 1", 1, 100, 100.0, 100, 1.0], ["h2d *", 5, 30, 6.0, 8, 0.3]]
 
 
+def test_calls_of_the_host_come_behind_what_streams_did():
+    spans = [("a", "step", 0, 60), ("a", "gemm", 10, 50, {"kind": "kernel"}), ("host", "cudaDeviceSynchronize", 5, 105)]
+    trace = make_trace([*spans[:2], (*spans[2], {"kind": "host"}), ("host", "cudaLaunchKernel", 0, 4, {"kind": "host"})])
+    assert trace.totals("name").labels == ("step", "gemm", "cudaDeviceSynchronize", "cudaLaunchKernel")
+
+
 def test_calls_of_an_operator_are_one_and_kernels_of_other_template_numbers_are_not():
     names = [f"aten::to, seq = {k}, op_id = {k + 7}" for k in range(3)] + ["batch=1, head 2", "batch=3, head 4"]
     trace = make_trace([("a", name, 10 * k, 10 * k + 9) for k, name in enumerate([*names, "k<1>(int)", "k<2>(int)"])])

@@ -240,7 +240,7 @@ def test_the_end_of_time_can_be_given():
     assert len(trace.between(50, 50)) == 0
     assert rows_of(trace.where()) == rows_of(trace[:]) == rows_of(trace)
     assert len(trace[[]]) == 0
-    assert repr(trace[:2]) == "<Trace: 2 spans in 3 lanes on demo (simulated), 3 dropped, cut out of 9>"
+    assert repr(trace[:2]) == "<Trace: 2 spans in 3 streams on demo (simulated), 3 dropped, cut out of 9>"
     works = replace(trace, extra={"work_start_ns": np.full(9, 5), "work_end_ns": np.full(9, 95)}).between(20, 50)
     assert {*works.extra["work_start_ns"].tolist(), *works.extra["work_end_ns"].tolist()} == {20, 50}
     assert len(trace.between(np.int64(0), 1e6)) == 9

@@ -129,8 +129,11 @@ def test_tables_cannot_be_changed_either():
 def test_repr_counts_spans_and_lanes():
     simulated = dataclasses.replace(METADATA, device=dataclasses.replace(DEVICE, simulated=True), dropped_spans=1200)
 
-    assert repr(make()) == "<Trace: 2 spans in 2 lanes on demo>"
-    assert repr(make(metadata=simulated)) == "<Trace: 2 spans in 2 lanes on demo (simulated), 1,200 dropped>"
+    assert repr(make()) == "<Trace: 2 spans in 2 streams on demo>"
+    threads = tuple(dataclasses.replace(lane, kind="host") for lane in make().lanes)
+    assert repr(make(lanes=threads)) == "<Trace: 2 spans in 0 streams and 2 host threads on demo>"
+    assert repr(make(lanes=(make().lanes[0], threads[1]))) == "<Trace: 2 spans in 1 stream and 1 host thread on demo>"
+    assert repr(make(metadata=simulated)) == "<Trace: 2 spans in 2 streams on demo (simulated), 1,200 dropped>"
 
 
 INVALID_TRACES = {

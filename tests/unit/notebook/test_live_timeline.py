@@ -349,7 +349,7 @@ def test_closing_sends_the_rest_with_how_much_ran_at_once_and_says_so(lab, quiet
 
 
 def test_the_widget_keeps_neither_session_nor_recorder_alive_and_says_that_it_is_gone(shell):
-    lab = Session("sim")
+    lab = Session("sim", host=False)
     lab.stream("copy")
     record(lab)
     kept, fresh = lab.timeline(), lab.timeline(capacity=10)
