@@ -299,7 +299,20 @@ def _threads_of(trace: Trace, rows: Int64Array, place: Int64Array) -> list[list[
         queued_ns = int(trace.queued_ns[row]) if is_known else 0
         by_lane.setdefault(lane, []).append(_HostSpan(queued_ns, queued_ns, -1, (work,)))
     threads = [_outermost(sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))) for spans in by_lane.values()]
-    return [_held(trace, rows, spans) if is_known else spans for spans in threads if spans]
+    threads = [_held(trace, rows, spans) if is_known else spans for spans in threads if spans]
+    return _joined(threads) if is_known else threads
+
+
+def _joined(threads: list[list[_HostSpan]]) -> list[list[_HostSpan]]:
+    """Put threads one behind the other of which each begins when the one before has ended: whoever started it had waited."""
+    found: list[list[_HostSpan]] = []
+    for spans in sorted(threads, key=lambda spans: spans[0].start_ns):
+        before = next((one for one in found if max(span.end_ns for span in one) <= spans[0].start_ns), None)
+        if before is None:
+            found.append(spans)
+        else:
+            before += spans
+    return found
 
 
 def _held(trace: Trace, rows: Int64Array, spans: list[_HostSpan]) -> list[_HostSpan]:
