@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -14,13 +14,15 @@ import numpy as np
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
-from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Program, read_program
-from gpustreamlab.analysis._replay import Impossible, Replayed, calibrate, replay
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Program, in_launch_order, read_program
+from gpustreamlab.analysis._replay import Impossible, calibrate, replay
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Trace
-from gpustreamlab.typing import Cause, Change, Int64Array
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.typing import Cause, Change, Int64Array, SpanKind
 
+MOST_WORKS, PIECES = 1_200, 4
+"""Of runs with more work so many pieces, with so much work together, are scheduled anew and stand for the whole."""
 LEAST_SHARE = 0.02
 """A change that gains less than this share of the run is not worth telling."""
 MOST_STEPS = 4
@@ -37,7 +39,6 @@ ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
 """Causes of which one change is made: a further one of that kind would be another program."""
 ENOUGH_BUFFERS = 1 << 30
 """With so many arrays no write waits for a read: only results order work."""
-_CHAIN = "steps that need each other"
 GRAPH_CALL_NS, GRAPH_NODE_NS = 5_000, 200
 """What the launch of a graph costs the host, and each node of it. Source: the simulated device, after an H100."""
 
@@ -79,8 +80,8 @@ class Step:
 class Advice:
     """What a run took, what it would take, and what no order can beat."""
 
-    run: Run
-    """The program as it was recorded."""
+    runs: tuple[Run, ...]
+    """The program as it was recorded: of a long one some pieces."""
     measured_ns: int
     """From the first start to the last end of its work, in ns."""
     replayed_ns: int
@@ -97,7 +98,8 @@ class Advice:
     @property
     def is_certain(self) -> bool:
         """Whether what no step changes is known to gain nothing: all that work touches is known, and where the host waited."""
-        return self.run.memory.is_known and self.run.program.has_calls and not self.is_bound
+        is_known = all(run.memory.is_known and run.program.has_calls for run in self.runs)
+        return is_known and not self.is_bound
 
     @property
     def gain_ns(self) -> int:
@@ -127,15 +129,55 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     calls
         Rows of calls of the host that held it up, by what they did.
     """
-    run = read_run(trace, rows)
+    runs, measured_ns, share = _read_runs(trace, rows)
     try:
-        played = replay(run.program)
+        walls = [replay(run.program).wall_ns for run in runs]
     except Impossible:
         return None
-    measured_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
-    steps, after, last = _greedy(run, played, _options(trace, run, calls))
-    floor_ns, floor_of = _floor(after)
-    return Advice(run, measured_ns, played.wall_ns, tuple(steps), min(floor_ns, last.wall_ns), floor_of)
+    options = _options(trace, runs[0], calls)
+    steps, after = _greedy(_State(runs, tuple(walls)), options)
+    floors = [_floor(run) for run in after.runs]
+    floor_of = max({name for told in floors for name in told}, key=lambda name: sum(told.get(name, 0) for told in floors))
+    floor_ns = min(sum(told.get(floor_of, 0) for told in floors), after.wall_ns)
+    # Pieces stand for the whole: gains and the floor are shares of it.
+    whole_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
+    times = whole_ns / measured_ns if share < 1 else 1.0
+    return Advice(
+        runs,
+        whole_ns,
+        round(sum(walls) * times),
+        tuple(replace(step, gain_ns=round(step.gain_ns * times)) for step in steps),
+        round(floor_ns * times),
+        floor_of,
+        share,
+    )
+
+
+def _read_runs(trace: Trace, rows: Int64Array) -> tuple[tuple[Run, ...], int, float]:
+    """Read a run: whole, or of a long one some pieces; with what these took together, in ns, and which share of its work."""
+    if len(rows) <= MOST_WORKS:
+        wall_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
+        return (read_run(trace, rows),), wall_ns, 1.0
+    rows = in_launch_order(trace, rows)
+    size = MOST_WORKS // PIECES
+    firsts = np.linspace(0, len(rows) - size, PIECES + 2).astype(np.int64)[1:-1].tolist()
+    pieces = [rows[first : first + size] for first in firsts]
+    until_ns = [int(trace.queued_ns[rows[first + size]]) for first in firsts]
+    runs = tuple(_read_piece(trace, piece, end_ns) for piece, end_ns in zip(pieces, until_ns, strict=True))
+    wall_ns = sum(int(trace.end_ns[piece].max() - trace.start_ns[piece].min()) for piece in pieces)
+    return runs, wall_ns, len(pieces) * size / len(rows)
+
+
+def _read_piece(trace: Trace, rows: Int64Array, until_ns: int) -> Run:
+    """Read the work of some rows, and the calls of the host meanwhile."""
+    from_ns = int(min(trace.queued_ns[rows].min(), trace.start_ns[rows].min()))
+    is_call = (trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & (trace.start_ns >= from_ns) & (trace.start_ns < until_ns)
+    chosen = np.sort(np.concatenate((rows, np.flatnonzero(is_call))))
+    part = trace[chosen]
+    run = read_run(part, np.searchsorted(chosen, rows))
+    works = tuple(work._replace(row=int(chosen[work.row])) for work in run.program.works)
+    calls = tuple(call._replace(row=int(chosen[call.row])) if call.row >= 0 else call for call in run.program.calls)
+    return run.with_program(works=works, calls=calls)
 
 
 CHANGES: Mapping[Change, Callable[[Run], Run | None]] = MappingProxyType(
@@ -181,7 +223,7 @@ def change_run(
                 f"Nothing is known that would take {cause} out of this run: what is waited for is needed, or unknown, or it is "
                 "not waited for. trace.explain() says which causes can be left out: those that save something."
             )
-        run = min(found, key=lambda best: best[0])[1]
+        run = min(found, key=lambda best: best[1])[0]
     return run
 
 
@@ -284,11 +326,11 @@ def _one(change: Callable[[Run], Run | None]) -> Callable[[Run], Sequence[Run]]:
 def _in_streams(run: Run) -> Sequence[Run]:
     """Return the program with its kernels on some streams: on the fewest that gain about as much as any number of them."""
     tried = [made for count in STREAM_COUNTS if (made := changes.in_streams(run, count)) is not None]
-    walls = [(_played(made), made) for made in tried]
+    walls = [(replay(made.program).wall_ns, made) for made in tried]
     if not walls:
         return ()
-    now_ns, least_ns = replay(run.program).wall_ns, min(played.wall_ns for played, _ in walls)
-    return [next(made for played, made in walls if now_ns - played.wall_ns >= ENOUGH_SHARE * (now_ns - least_ns))]
+    now_ns, least_ns = replay(run.program).wall_ns, min(wall_ns for wall_ns, _ in walls)
+    return [next(made for wall_ns, made in walls if now_ns - wall_ns >= ENOUGH_SHARE * (now_ns - least_ns))]
 
 
 def _strayed(trace: Trace, program: Program) -> dict[int, int]:
@@ -301,82 +343,101 @@ def _strayed(trace: Trace, program: Program) -> dict[int, int]:
 # The best of them, and what is then the best
 
 
-def _played(run: Run) -> Replayed:
-    return replay(run.program)
+class _State(NamedTuple):
+    """A run, or pieces of it, as changed so far."""
+
+    runs: tuple[Run, ...]
+    walls: tuple[int, ...]  # what each takes, in ns
+
+    @property
+    def wall_ns(self) -> int:
+        return sum(self.walls)
+
+    def with_option(self, option: Option) -> _State | None:
+        """Return what it would be with something changed; None where nothing is to change, or it cannot be."""
+        found = [_best_of(option, run) for run in self.runs]
+        if not any(found):
+            return None
+        pairs = [one or (run, wall_ns) for one, run, wall_ns in zip(found, self.runs, self.walls, strict=True)]
+        runs, walls = zip(*pairs, strict=True)
+        return _State(runs, walls)
+
+    def step_to(self, option: Option, after: _State) -> Step:
+        """Return the change to another state; where it gains most stands for it."""
+        gains = [before - now for before, now in zip(self.walls, after.walls, strict=True)]
+        most = int(np.argmax(gains))
+        return Step(option.key, option.cause, sum(gains), self.runs[most], after.runs[most])
 
 
-def _best_of(option: Option, run: Run) -> tuple[int, Run] | None:
-    """Return what a change would take, and the program with it; None where there is nothing to change."""
-    best: tuple[int, Run] | None = None
+def _best_of(option: Option, run: Run) -> tuple[Run, int] | None:
+    """Return the program with something changed, and what it takes; None where there is nothing to change."""
+    best: tuple[Run, int] | None = None
     try:
         for made in option.make(run):
-            wall_ns = _played(made).wall_ns
-            if best is None or wall_ns < best[0]:
-                best = wall_ns, made
+            wall_ns = replay(made.program).wall_ns
+            if best is None or wall_ns < best[1]:
+                best = made, wall_ns
     except Impossible:
         return None
     return best
 
 
-def _greedy(run: Run, played: Replayed, options: Sequence[Option]) -> tuple[list[Step], Run, Replayed]:
+def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _State]:
     """Make the change that gains most, then the one that gains most of what is left, until little is."""
-    least_ns = LEAST_SHARE * played.wall_ns
+    least_ns = LEAST_SHARE * state.wall_ns
     steps: list[Step] = []
-    now, now_ns = run, played.wall_ns
     left = list(options)
     while left and len(steps) < MOST_STEPS:
-        found = [(option, made) for option in left if (made := _best_of(option, now)) is not None]
-        gains = [(now_ns - made[0], option, made[1]) for option, made in found]
-        worth = [one for one in gains if one[0] > least_ns]
-        first = [one for one in worth if not one[1].is_last] or worth
+        found = [(option, after) for option in left if (after := state.with_option(option)) is not None]
+        worth = [one for one in found if state.wall_ns - one[1].wall_ns > least_ns]
+        first = [one for one in worth if not one[0].is_last] or worth
         if not first:
             break
-        most_ns = max(gain for gain, *_ in first)
-        gain_ns, option, after = next(one for one in first if one[0] >= SAME_SHARE * most_ns)
-        steps.append(Step(option.key, option.cause, gain_ns, now, after))
-        now, now_ns = after, now_ns - gain_ns
+        most_ns = max(state.wall_ns - after.wall_ns for _, after in first)
+        option, after = next(one for one in first if state.wall_ns - one[1].wall_ns >= SAME_SHARE * most_ns)
+        steps.append(state.step_to(option, after))
+        state = after
         once = option.cause in ONE_OF
         left = [one for one in left if one is not option and not (once and one.cause is option.cause)]
     if not steps:
-        steps, now = _together(run, played, options)
-    return steps, now, _played(now)
+        steps, state = _together(state, options, least_ns)
+    return steps, state
 
 
-def _together(run: Run, played: Replayed, options: Sequence[Option]) -> tuple[list[Step], Run]:
+def _together(state: _State, options: Sequence[Option], least_ns: float) -> tuple[list[Step], _State]:
     """Make all changes where none alone gains anything, and take back those without which as much is gained."""
-    least_ns = LEAST_SHARE * played.wall_ns
     chosen = [option for option in options if not option.is_last]
-
-    def made(some: Sequence[Option]) -> tuple[int, list[tuple[Option, Run, int]]]:
-        now, now_ns, path = run, played.wall_ns, []
-        for option in some:
-            best = _best_of(option, now)
-            if best is not None:
-                now_ns, now = best
-                path.append((option, now, now_ns))
-        return now_ns, path
-
-    all_ns, path = made(chosen)
-    if len(path) < 2 or played.wall_ns - all_ns <= least_ns:
-        return [], run
-    for option in [option for option, *_ in path]:
+    path = _path(state, chosen)
+    if len(path) < 2 or state.wall_ns - path[-1][1].wall_ns <= least_ns:
+        return [], state
+    all_ns = path[-1][1].wall_ns
+    for option in [option for option, _ in path]:
         rest = [one for one in chosen if one is not option]
-        rest_ns, _ = made(rest)
-        if rest_ns <= all_ns + least_ns / 2:
+        shorter = _path(state, rest)
+        if shorter and shorter[-1][1].wall_ns <= all_ns + least_ns / 2:
             chosen = rest
-    _, path = made(chosen)
-    steps, before, before_ns = [], run, played.wall_ns
-    for option, after, after_ns in path:
-        steps.append(Step(option.key, option.cause, before_ns - after_ns, before, after))
-        before, before_ns = after, after_ns
-    # What is only of use together is told as one: the last has the gain.
-    return (steps, before) if played.wall_ns - before_ns > least_ns else ([], run)
+    steps = []
+    for option, after in _path(state, chosen):
+        steps.append(state.step_to(option, after))
+        state = after
+    return steps, state
 
 
-def _floor(run: Run) -> tuple[int, str]:
-    """Return what no change of order can beat, in ns, and what takes so long alone.
+def _path(state: _State, options: Sequence[Option]) -> list[tuple[Option, _State]]:
+    """Make changes one on top of the other, as far as each has something to change."""
+    path = []
+    for option in options:
+        after = state.with_option(option)
+        if after is not None:
+            path.append((option, after))
+            state = after
+    return path
 
-    That is the work of the busiest engine of the card, or the longest chain of work of which each needs what is before it.
+
+def _floor(run: Run) -> dict[str, int]:
+    """Return what no change of order can beat, in ns, by what takes so long alone.
+
+    That is the work of each engine of the card, and the longest chain of work of which each needs what is before it.
     """
     program = run.program
     ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
@@ -390,11 +451,10 @@ def _floor(run: Run) -> tuple[int, str]:
             waves = -(-work.blocks * work.slots // slots)
             sm_ns += work.alone_ns * min(1.0, work.blocks * work.slots / (slots * waves)) * work.sms / program.card.sm_count
     chain_ns = _chain_ns(run)
-    told |= {"kernels": int(sm_ns), _CHAIN: chain_ns}
-    if set(told.values()) - {chain_ns} and chain_ns == max(told.values()) and len({work.kind for work in program.works}) == 1:
-        told = {"kernels" if program.works[0].kind == KERNEL else _CHAIN: chain_ns}
-    most = max(told, key=lambda name: told[name])
-    return told[most], most
+    only = {work.kind for work in program.works}
+    if only == {KERNEL}:
+        return {"kernels": max(chain_ns, int(sm_ns))}
+    return told | {"kernels": int(sm_ns), "steps that need each other": chain_ns}
 
 
 def _chain_ns(run: Run) -> int:

@@ -21,6 +21,8 @@ HELD_SHARE = 0.5
 """A copy of pageable memory held up its call where that went on until this share of it was done."""
 _MAKES_STREAM = re.compile(r"^(cu(da)?|hip)(Stream|GreenCtx|GreenCtxStream)Create", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)sync", re.IGNORECASE)
+SHORT_CALL_NS = 20_000
+"""Calls that take less, launch nothing and wait for nothing are no case for a change of their own."""
 UNKNOWN_WAVES = 4
 """Waves of a kernel whose grid is not known: it is taken to fill its SMs."""
 
@@ -115,13 +117,14 @@ def read_program(trace: Trace, rows: Int64Array) -> Program:
     seats = _seats_of(trace, rows, parts)
     works = tuple(_works_of(trace, rows, card, seats))
     waits = trace.edges.select(EdgeKind.WAIT)
-    pairs = zip(place[waits.source].tolist(), place[waits.target].tolist(), strict=True)
+    is_own = (place[waits.source] >= 0) & (place[waits.target] >= 0)
+    pairs = zip(place[waits.source[is_own]].tolist(), place[waits.target[is_own]].tolist(), strict=True)
     calls = _calls_of(trace, rows, place, works)
     return Program(
         card=card,
         works=works,
         calls=calls,
-        waits=frozenset((before, after) for before, after in pairs if 0 <= before < after),
+        waits=frozenset((before, after) for before, after in pairs if before < after),
         seats=seats,
         priorities=tuple(lane.priority for lane in trace.lanes),
         parts=parts,
@@ -244,11 +247,21 @@ def _calls_of(trace: Trace, rows: Int64Array, place: Int64Array, works: Sequence
             is_making = span.row >= 0 and bool(makes[trace.name[span.row]])
             gap_ns = max(0, span.start_ns - last_ns)
             ends_cell = bool(np.searchsorted(cells_ns, launch_ns) > np.searchsorted(cells_ns, span.start_ns))
-            facts = {"thread": thread, "gap_ns": gap_ns, "makes_stream": is_making, "ends_cell": ends_cell}
-            found.append((span.start_ns, call._replace(**facts)))
+            call = call._replace(thread=thread, gap_ns=gap_ns, makes_stream=is_making, ends_cell=ends_cell)
+            found.append((span.start_ns, call))
             last_ns = max(last_ns, span.end_ns)
     found.sort(key=lambda one: one[0])
-    return tuple(call for _, call in found)
+    return tuple(_folded([call for _, call in found]))
+
+
+def _folded(calls: Sequence[Call]) -> Iterator[Call]:
+    """Take short calls that neither launch nor wait together with the gap in front of what their thread calls next."""
+    passed: dict[int, int] = {}
+    for call in calls:
+        if call.works or call.awaits or call.makes_stream or call.cost_ns >= SHORT_CALL_NS:
+            yield call._replace(gap_ns=call.gap_ns + passed.pop(call.thread, 0))
+        else:
+            passed[call.thread] = passed.get(call.thread, 0) + call.gap_ns + call.cost_ns
 
 
 def _next_launches(spans: Sequence[_HostSpan]) -> list[int]:

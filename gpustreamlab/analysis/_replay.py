@@ -77,7 +77,7 @@ class _Replay:
         self._program = program
         count = len(program.works)
         self._start_ns, self._end_ns = [-1] * count, [-1] * count
-        self._device = Scheduler(program.card, engine_count=2 + len(program.seats))
+        self._device = Scheduler(program.card, engine_count=2 + len(program.seats), is_shielded=False)
         self._device.observer = self._take_in
         self._streams: list[StreamQueue] = [
             self._device.add_stream(number, priority, seat)
@@ -140,20 +140,23 @@ class _Replay:
             heapq.heappush(self._ready, (due_ns, thread))
 
     def _make(self, thread: int, call: Call, now_ns: int) -> None:
+        """Make a call; where it waits for work that has not ended, its thread stands still until then."""
         for place in call.works:
             self._launch(place, max(1, now_ns + call.latency_ns))
-        awaited = [place for place in self._all_awaited(call) if self._end_ns[place] < 0 and self._is_sent[place]]
         if not call.awaits:
             self._return(thread, now_ns + call.cost_ns)
-        elif not awaited:
-            ended_ns = max((self._end_ns[place] for place in self._all_awaited(call)), default=now_ns)
-            self._return(thread, max(now_ns, ended_ns) + call.back_ns)
-        else:
-            ended_ns = max((self._end_ns[place] for place in self._all_awaited(call)), default=-1)
-            self._since_ns[thread] = max(now_ns, ended_ns)
-            self._left[thread] = len(awaited)
-            for place in awaited:
+            return
+        end_ns, since_ns, left = self._end_ns, now_ns, 0
+        for place in self._all_awaited(call):
+            if end_ns[place] >= 0:
+                since_ns = max(since_ns, end_ns[place])
+            elif self._is_sent[place]:
+                left += 1
                 self._waiters.setdefault(place, []).append(thread)
+        if left:
+            self._since_ns[thread], self._left[thread] = since_ns, left
+        else:
+            self._return(thread, since_ns + call.back_ns)
 
     def _all_awaited(self, call: Call) -> Sequence[int]:
         """Return what a call waits for: where work moved to other streams, of each of these the last that was in front."""

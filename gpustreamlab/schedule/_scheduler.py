@@ -195,8 +195,10 @@ _STALE_ENTRIES = 4_096  # entries of the heap that may be out of date before it 
 class Scheduler:
     """Simulates the device's side of everything submitted to it."""
 
-    def __init__(self, preset: Card, *, engine_count: int = 3) -> None:
+    def __init__(self, preset: Card, *, engine_count: int = 3, is_shielded: bool = True) -> None:
         self.preset = preset
+        self._is_shielded = is_shielded
+        """Whether an interrupt must leave it whole; not where it is then thrown away."""
         self.now_ns = 0
         """The last instant that was simulated."""
         self.busy_count = 0
@@ -274,11 +276,17 @@ class Scheduler:
         if stream.is_busy:
             stream.queue.append(command)
             return
+        if not self._is_shielded:
+            self._begin(stream, command, now_ns)
+            return
         with delayed_interrupts():  # a stream has work, is busy, counted and going to wake up, or none of it
-            stream.queue.append(command)
-            stream.is_busy = True
-            self.busy_count += 1
-            self._wake_at(stream, now_ns)
+            self._begin(stream, command, now_ns)
+
+    def _begin(self, stream: StreamQueue, command: Command, now_ns: int) -> None:
+        stream.queue.append(command)
+        stream.is_busy = True
+        self.busy_count += 1
+        self._wake_at(stream, now_ns)
 
     def submit_kernel(
         self,
