@@ -21,7 +21,7 @@ from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import Cause, Change, Int64Array, SpanKind
 
-MOST_WORKS, PIECES = 1_200, 4
+MOST_WORKS, PIECES = 600, 3
 """Of runs with more work so many pieces, with so much work together, are scheduled anew and stand for the whole."""
 LEAST_SHARE = 0.02
 """A change that gains less than this share of the run is not worth telling."""

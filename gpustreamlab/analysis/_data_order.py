@@ -183,26 +183,42 @@ def across(program: Program, pairs: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def kept_for_opaque(program: Program, memory: Memory, pairs: Iterable[tuple[int, int]]) -> Pairs:
-    """Return what remains of orders between streams where only work of which it is not known what it touches keeps them.
+    """Return what remains of some orders between streams where only work of which it is not known what it touches keeps them.
 
-    Opaque work waits for all that its stream was told to wait for in front of it, and what waited for its stream waits for it.
+    Opaque work stays behind all that was in front of it, and in front of all that was behind it, also by way of other streams.
     """
     if memory.is_known:
         return frozenset()
+    clocks = _clocks(program.change(waits=program.waits | frozenset(pairs)))
     opaque: dict[int, list[int]] = {}
     for place, touches in enumerate(memory.touches):
         if touches is None:
             opaque.setdefault(program.works[place].home, []).append(place)
     found = set()
-    for before, after in pairs:
-        own = opaque.get(program.works[after].home, ())
-        at = bisect_left(own, after)
-        if at < len(own):
-            found.add((before, own[at]))
-        own = opaque.get(program.works[before].home, ())
-        at = bisect_right(own, before) - 1
-        if at >= 0:
-            found.add((own[at], after))
+    known = [[-1] * len(program.seats) for _ in program.seats]  # by lane: up to where it has waited for each other one
+    for place, work in enumerate(program.works):
+        clock, before = clocks[place], known[work.home]
+        for lane, last in enumerate(clock):
+            if lane == work.home or last <= before[lane]:
+                continue
+            own = opaque.get(lane, ())
+            at = bisect_right(own, last) - 1
+            if at >= 0 and own[at] > before[lane]:
+                found.add((own[at], place))
+        known[work.home] = clock
+    return frozenset(found) | _behind_opaque(program, memory, clocks)
+
+
+def _behind_opaque(program: Program, memory: Memory, clocks: Sequence[Sequence[int]]) -> Pairs:
+    """Return for opaque work the last of each stream in front of it, where that is not in front of opaque work before it."""
+    last: dict[int, Sequence[int]] = {}
+    found = set()
+    for place, work in enumerate(program.works):
+        if memory.touches[place] is not None:
+            continue
+        before = last.get(work.home, [-1] * len(program.seats))
+        found |= {(done, place) for lane, done in enumerate(clocks[place]) if lane != work.home and done > before[lane]}
+        last[work.home] = clocks[place]
     return frozenset(found)
 
 
