@@ -390,9 +390,6 @@ class TraceMetadata(Told):
     """Sentences on what another tool's file lacks, and answers therefore too, with what to type."""
     waits_told: bool = True
     """Whether waits of streams for events are in the trace; False where another tool's file lacks some."""
-    shared_data: tuple[tuple[str, str], ...] = ()
-    """Streams of which the second used an array after the first, and one of them wrote it: its waits for the first are needed.
-    As far as accesses were watched, see `gpustreamlab.Session.hazards`: other streams may share data too."""
     part_of_spans: Count = 0
     """Number of spans of the trace of which this is a part; 0 where it is whole. What was dropped, the errors, and
     `capture_windows` are those of the whole trace."""
