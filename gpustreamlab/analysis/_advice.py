@@ -21,7 +21,7 @@ from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import Cause, Change, Int64Array, SpanKind
 
-MOST_WORKS, PIECES = 600, 3
+MOST_WORKS, PIECES = 2_000, 4
 """Of runs with more work so many pieces, with so much work together, are scheduled anew and stand for the whole."""
 LEAST_SHARE = 0.02
 """A change that gains less than this share of the run is not worth telling."""
@@ -160,9 +160,10 @@ def _read_runs(trace: Trace, rows: Int64Array) -> tuple[tuple[Run, ...], int, fl
         return (read_run(trace, rows),), wall_ns, 1.0
     rows = in_launch_order(trace, rows)
     size = MOST_WORKS // PIECES
-    firsts = np.linspace(0, len(rows) - size, PIECES + 2).astype(np.int64)[1:-1].tolist()
+    firsts = np.linspace(0, len(rows) - size, PIECES).astype(np.int64).tolist()
     pieces = [rows[first : first + size] for first in firsts]
-    until_ns = [int(trace.queued_ns[rows[first + size]]) for first in firsts]
+    launched_ns = np.append(trace.queued_ns[rows], trace.end_ns.max() + 1)
+    until_ns = [int(launched_ns[first + size]) for first in firsts]
     runs = tuple(_read_piece(trace, piece, end_ns) for piece, end_ns in zip(pieces, until_ns, strict=True))
     wall_ns = sum(int(trace.end_ns[piece].max() - trace.start_ns[piece].min()) for piece in pieces)
     return runs, wall_ns, len(pieces) * size / len(rows)

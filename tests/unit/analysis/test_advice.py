@@ -9,8 +9,8 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import _advice, is_work
-from gpustreamlab.model import Accesses
-from gpustreamlab.typing import Cause, Change
+from gpustreamlab.model import SPAN_KINDS, Accesses
+from gpustreamlab.typing import Cause, Change, SpanKind
 from gpustreamlab.workloads import spin
 from tests.helpers.advice_programs import PAIRS
 
@@ -106,10 +106,10 @@ def test_a_long_run_is_looked_at_in_pieces_that_stand_for_the_whole(monkeypatch)
     program, _ = PAIRS["the_device_is_awaited_in_each_step"]
     trace = record(program, "bad")
     whole = trace.explain()
-    monkeypatch.setattr(_advice, "MOST_WORKS", 18)
+    monkeypatch.setattr(_advice, "MOST_WORKS", 24)
     part = trace.explain()
-    assert part.forecast.works_share == pytest.approx(0.5)
-    assert "50% of the work was scheduled anew, and stands for the whole" in " ".join(part.notes)
+    assert part.forecast.works_share == pytest.approx(2 / 3)
+    assert "67% of the work was scheduled anew, and stands for the whole" in " ".join(part.notes)
     assert part.findings[0].code is whole.findings[0].code
     assert 0.5 * whole.gain_ns < part.gain_ns < 1.2 * whole.gain_ns
 
@@ -128,7 +128,7 @@ def test_where_the_run_as_it_was_comes_out_differently_gains_are_bounds(monkeypa
 def test_waits_around_work_of_which_nothing_is_known_stay():
     for name in ("a_wait_that_nobody_needs", "one_event_behind_all_uploads", "one_buffer"):
         trace = record(PAIRS[name][0], "bad")
-        kernels = np.flatnonzero(trace.kind == 0)
+        kernels = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
         known = ~np.isin(trace.accesses.span, kernels)
         columns = {column: values[known] for column, values in trace.accesses.columns.items()}
         opaque = replace(trace, accesses=Accesses(**columns))
