@@ -56,6 +56,12 @@ class Device(Told):
     """Major and minor number; (0, 0) where there is none."""
     memory_bytes: Count = 0
     """Device memory in bytes; 0 where unknown."""
+    memory_bytes_per_s: Count | None = None
+    """What all SMs together may draw from its memory, in bytes a second; None where unknown."""
+    h2d_bytes_per_s: Count | None = None
+    """How fast it copies from page-locked memory of the host, in bytes a second; None where unknown, see `copy_rates`."""
+    d2h_bytes_per_s: Count | None = None
+    """How fast it copies into page-locked memory of the host, in bytes a second; None where unknown, see `copy_rates`."""
     driver_version: str = ""
     """The CUDA version that the driver supports, for example ``"13.0"``; the one modelled for a simulated device."""
     simulated: bool = False
