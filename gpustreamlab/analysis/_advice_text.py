@@ -91,7 +91,7 @@ def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
         else:
             told.append(f"{second} waited for {first} and uses nothing of it.")
             lines.append(f"Leave out lab.stream({second}).wait({first}): no array asks for it.")
-    return " ".join(told), " ".join(lines)
+    return " ".join(told), " ".join([*lines, *filter(None, [_new_waits(trace, step, "Instead: ")])])
 
 
 def _two_buffers(trace: Trace, step: Step) -> tuple[str, str]:

@@ -152,7 +152,7 @@ def _card_of(trace: Trace) -> Card:
     return Card(
         max(1, device.sm_count),
         1 << max(5, math.ceil(math.log2(max(1, device.sm_limits.blocks)))),
-        getattr(device, "memory_bytes_per_s", 4_250_000_000_000) or 1 << 60,
+        device.memory_bytes_per_s or 1 << 60,
         (max(priorities), min(priorities)),
     )
 

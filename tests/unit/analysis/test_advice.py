@@ -126,13 +126,17 @@ def test_where_the_run_as_it_was_comes_out_differently_gains_are_bounds(monkeypa
 
 
 def test_waits_around_work_of_which_nothing_is_known_stay():
-    for name in ("a_wait_that_nobody_needs", "one_event_behind_all_uploads", "one_buffer"):
+    for name, gain_ns in (("one_event_behind_all_uploads", 0), ("one_buffer", 0), ("a_wait_that_nobody_needs", 544_327)):
         trace = record(PAIRS[name][0], "bad")
         kernels = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
         known = ~np.isin(trace.accesses.span, kernels)
         columns = {column: values[known] for column, values in trace.accesses.columns.items()}
         opaque = replace(trace, accesses=Accesses(**columns))
-        assert opaque.explain().gain_ns == 0, name
+        found = opaque.explain()
+        assert found.gain_ns == gain_ns, name
+    # What it gave beside is still to be waited for: each kernel may use what the next upload writes.
+    first = "Leave out lab.stream('up').wait('down'): no array asks for it. Instead: lab.stream('up').wait('comp')."
+    assert found.findings[0].fix == first
 
 
 def test_a_wait_of_the_host_may_be_one_of_all_streams():
