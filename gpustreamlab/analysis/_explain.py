@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -51,6 +52,16 @@ CALLED = (Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.QUEUE_FULL, Cause.PROFILER_OV
 """Causes whose calls are simply too long: what the run would be without is scheduled anew."""
 SAME_KIND = (frozenset({Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM}), frozenset({Cause.HOST_LATE, Cause.LAUNCH_BOUND}))
 """Causes that one change mends together."""
+LEFT_AS_IT_IS = "Leave it as it is: scheduled anew without it the run is no shorter."
+NO_GAIN: Mapping[Cause, str] = MappingProxyType(
+    dict.fromkeys((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAUNCH_BOUND, Cause.PAGEABLE_COPY), LEFT_AS_IT_IS)
+    | dict.fromkeys((Cause.PARTITION_SMALL, *CALLED), LEFT_AS_IT_IS)
+    | {
+        Cause.GRID_FILLS_DEVICE: "Both need the SMs, so in another order they take as long. Should {stream} begin sooner, give "
+        "it priority: lab.stream({stream}, priority=-1). Blocks that run are not pushed out."
+    }
+)
+"""What is to be done where it is known that nothing is gained; for other causes what is always said."""
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 WAIT_WEIGHT = 0.5
@@ -235,7 +246,7 @@ def _forecast(advice: Advice) -> Forecast:
 
 def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is_part: bool) -> list[Finding]:
     """Give each change to the finding that it mends, or make one; what is then left of the others was scheduled anew."""
-    left = [replace(one, bound_ns=0) if advice.is_certain else one for one in findings]
+    left = [_without_gain(one) if advice.is_certain else one for one in findings]
     told = []
     for number, step in enumerate(advice.steps):
         causes = next((some for some in SAME_KIND if step.cause in some), frozenset({step.cause}))
@@ -256,6 +267,12 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is
         )
         left = [one for one in left if one.code not in causes]
     return [*told, *left]
+
+
+def _without_gain(finding: Finding) -> Finding:
+    """Say of a finding that it was scheduled anew without it, and that this gains nothing."""
+    stream = repr(display_name(finding.stream, 40))
+    return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, "{fix}").format(fix=finding.fix, stream=stream))
 
 
 def _finding_of(trace: Trace, step: Step) -> Finding:

@@ -29,7 +29,7 @@ def pair(*codes):
 class Steps:
     """What a pipeline of three streams needs: pinned input and output, device arrays, weights."""
 
-    def __init__(self, lab, count=8, side=1024, buffers=None, names=("up", "comp", "down")):
+    def __init__(self, lab, count=8, side=640, buffers=None, names=("up", "comp", "down")):
         self.lab, self.count, self.kept = lab, count, []
         self.up, self.comp, self.down = (lab.stream(name) for name in names)
         self.source = lab.memory.pinned_empty((count, side, side), "f4")
@@ -65,7 +65,7 @@ class Steps:
 @pair(Cause.PAGEABLE_COPY)
 def pageable_upload(lab, which):
     steps = Steps(lab)
-    source = steps.source if which == "good" else np.ones((8, 1024, 1024), "f4")
+    source = steps.source if which == "good" else np.ones((8, 640, 640), "f4")
 
     def work():
         for i in range(8):
@@ -135,7 +135,7 @@ def one_event_behind_all_uploads(lab, which):
     return work
 
 
-def buffered(lab, which, count=8, buffers=1, good_buffers=2, side=1024):
+def buffered(lab, which, count=8, buffers=1, good_buffers=2, side=640):
     size = good_buffers if which == "good" else buffers
     steps = Steps(lab, count, side, buffers=size)
 
@@ -250,7 +250,7 @@ def a_partition_too_small(lab, which):
     return partitioned(lab, which)
 
 
-def on_one_stream(lab, which, count=8, side=1024):
+def on_one_stream(lab, which, count=8, side=640):
     names = ("up", "comp", "down") if which == "good" else ("comp",) * 3
     steps = Steps(lab, count, side, names=names) if which == "good" else Steps(lab, count, side)
     streams = {name: lab.streams[name] for name in {*names}}
@@ -352,7 +352,7 @@ def pageable_upload_of_many_small_batches(lab, which):
 
 @pair(*HOST_SYNC)
 def the_device_is_awaited_in_each_step(lab, which):
-    steps = Steps(lab, count=12, side=768, names=("in", "gemm", "out"))
+    steps = Steps(lab, count=12, side=576, names=("in", "gemm", "out"))
 
     def work():
         for i in range(12):
@@ -425,7 +425,7 @@ def two_phases_of_spins(lab, which):
 
 @pair(Cause.EVENT_WAIT)
 def one_buffer_in_many_short_steps(lab, which):
-    return buffered(lab, which, count=24, side=512)
+    return buffered(lab, which, count=16, side=512)
 
 
 @pair(Cause.EVENT_WAIT)
@@ -454,7 +454,7 @@ def many_short_steps_on_one_stream(lab, which):
 
 @pair(Cause.LAUNCH_BOUND, Cause.HOST_LATE)
 def streams_made_in_a_loop(lab, which):
-    return many_streams(lab, which, count=100, side=128)
+    return many_streams(lab, which, count=60, side=128)
 
 
 @pair(Cause.HOST_LATE, Cause.NOT_OFFERED, Cause.LAUNCH_BOUND)
@@ -497,7 +497,7 @@ def clean_pipeline(lab, which):
 
 @pair()
 def clean_two_streams_that_share_the_sms(lab, which):
-    values = lab.xp.ones((2048, 2048), "f4")
+    values = lab.xp.ones((1280, 1280), "f4")
     for name in "ab":
         lab.stream(name)
 
@@ -528,7 +528,7 @@ def clean_partitions(lab, which):
 
 @pair()
 def clean_chain(lab, which):
-    streams, weights = [lab.stream(name) for name in ("up", "comp", "down")], lab.xp.ones((1024, 1024), "f4")
+    streams, weights = [lab.stream(name) for name in ("up", "comp", "down")], lab.xp.ones((640, 640), "f4")
 
     def work():
         kept, value = [], weights
@@ -546,7 +546,7 @@ def clean_chain(lab, which):
 @pair()
 def clean_one_staging_buffer_of_the_host(lab, which):
     steps = Steps(lab)
-    staging = lab.memory.pinned_empty((1024, 1024), "f4")
+    staging = lab.memory.pinned_empty((640, 640), "f4")
 
     def work():
         for i in range(8):
@@ -567,7 +567,7 @@ def clean_two_buffers(lab, which):
 def clean_result_that_the_host_reads_into_one_place(lab, which):
     """The host reads each result where the next one comes, so it has to wait."""
     steps = Steps(lab)
-    out = lab.memory.pinned_empty((1024, 1024), "f4")
+    out = lab.memory.pinned_empty((640, 640), "f4")
 
     def work():
         for i in range(8):
@@ -585,7 +585,7 @@ def clean_result_that_the_host_reads_into_one_place(lab, which):
 def clean_two_staging_buffers(lab, which):
     """While one is copied the host fills the other one."""
     steps = Steps(lab)
-    staging = lab.memory.pinned_empty((2, 1024, 1024), "f4")
+    staging = lab.memory.pinned_empty((2, 640, 640), "f4")
 
     def work():
         done = [None, None]
