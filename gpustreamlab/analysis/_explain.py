@@ -184,9 +184,9 @@ def _explanation(
     )
     findings = _grouped(trace, pieces, found, result.bound_ns, result.worth_ns if least_ns is None else least_ns)
     findings = name_threads(trace, pieces, found, findings)
-    advice = _advised(trace, rows, found) if least_ns is None else None
+    advice = _advised(trace, rows, found)
     if advice is not None:
-        findings = _with_steps(trace, advice, findings, is_part=is_part)
+        findings = _with_steps(trace, advice, findings, is_part=is_part or least_ns is not None)
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
@@ -253,7 +253,7 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is
         own = sorted((one for one in left if one.code in causes), key=lambda one: (one.code is not step.cause, -one.waited_ns))
         if not own and is_part:
             continue
-        base = own[0] if own else _finding_of(trace, step)
+        base = _joined(own) if own else _finding_of(trace, step)
         text, fix = step_texts(trace, step)
         told.append(
             replace(
@@ -267,6 +267,23 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is
         )
         left = [one for one in left if one.code not in causes]
     return [*told, *left]
+
+
+def _joined(findings: Sequence[Finding]) -> Finding:
+    """Return findings that one change mends as one, with the words of the first and the pieces of all."""
+    if len(findings) == 1:
+        return findings[0]
+    columns = [np.concatenate(parts) for parts in zip(*(one.pieces for one in findings), strict=True)]
+    pieces = LatePieces(*columns)
+    order = np.lexsort((np.arange(len(pieces.row)), -pieces.waited_ns))
+    order = np.append(0, order[order != 0])  # the words are of the first
+    return replace(
+        findings[0],
+        pieces=LatePieces(*(column[order] for column in columns)),
+        piece_count=sum(one.piece_count for one in findings),
+        pair_count=sum(one.pair_count for one in findings),
+        waited_ns=sum(one.waited_ns for one in findings),
+    )
 
 
 def _without_gain(finding: Finding) -> Finding:

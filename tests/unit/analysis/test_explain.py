@@ -172,7 +172,8 @@ def test_a_finding_has_all_its_pieces_the_longest_first():
         assert (np.diff(late.waited_ns) <= 0).all()
         assert late.waited_ns[0] <= finding.waited_ns <= late.waited_ns.sum()
         assert (late.start_ns == trace.start_ns[late.row]).all()
-        assert {trace.lanes[lane].name for lane in trace.lane[late.row]} == {finding.stream}
+        lanes = {trace.lanes[lane].name for lane in trace.lane[late.row]}
+        assert finding.stream in lanes  # one change mends what was late on both
 
 
 def test_work_that_took_no_time_holds_nothing_up():
