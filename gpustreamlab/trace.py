@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from os import PathLike
+from types import EllipsisType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gpustreamlab import analysis, model
@@ -14,6 +15,7 @@ from gpustreamlab.model import Layout, trace_to_table
 from gpustreamlab.sinks.spool import read_any
 from gpustreamlab.timeline import Comparison, Timeline
 from gpustreamlab.tuning import Prediction, Sweep, what_if
+from gpustreamlab.typing import Cause, Change
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from gpustreamlab.analysis import (
         CriticalPath,
         Explanation,
+        Finding,
         HostWaits,
         Idle,
         Overlap,
@@ -110,12 +113,12 @@ class Trace(model.Trace):
         return analysis.host_waits(self)
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
-        """Say why work did not overlap, what that cost at most, and what to change; see `gpustreamlab.analysis.explain`.
+        """Say why work did not overlap, what changing it gains, and what to type; see `gpustreamlab.analysis.explain`.
 
         Examples
         --------
         >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["copy", "compute"])
-        >>> trace.explain("copy", "compute").gain_ns
+        >>> trace.explain("copy", "compute").bound_ns
         1
         """
         return analysis.explain(self, first, second)
@@ -163,22 +166,38 @@ class Trace(model.Trace):
         return Timeline(self)
 
     def what_if(
-        self, layout: Layout | Mapping[str, Share] | None, *, sweep: Sweep | Mapping[str, Sweep] | Iterable[Sweep]
+        self,
+        layout: Layout | Mapping[str, Share] | EllipsisType | None = ...,
+        *,
+        sweep: Sweep | Mapping[str, Sweep] | Iterable[Sweep] = (),
+        change: Change | str | Iterable[Change | str] = (),
+        without: Finding | Cause | str | Iterable[Finding | Cause | str] = (),
+        priority: Mapping[str, int] | None = None,
     ) -> Prediction:
-        """Predict what this run would take with its SMs shared out in another way, from what its parts take alone.
+        """Predict what this run would take with something changed: alone, or several changes together.
 
-        The recorded kernels are scheduled anew by the rules of the simulated device: each stream in its order, never before
-        the host had launched them or what they waited for has ended, with the memory's bandwidth shared. Copies take as long as
-        they did.
+        The recorded work is scheduled anew by the rules of the simulated device. The host issues its calls one by one and
+        stands still in waits, so its launches move with what it waits for; streams keep their order, and wait as they did; what
+        is changed keeps the order of what work is known to read and to write. Copies take as long as they did, kernels as long
+        as lets the run as it was last as it did, or what their sweeps say.
 
         Parameters
         ----------
         layout
             Partitions with what each gets, as `gpustreamlab.plan_partitions` takes it, a layout, or None for the whole card.
-            Streams go to the partition of their own one's name, else of their own name, else to the whole card.
+            Streams go to the partition of their own one's name, else of their own name, else to the whole card. Left out: as it
+            was.
         sweep
-            What ranges or kernels take alone by SMs, by their names: ``{"gemm": lab.bench.sweep(f)}``. A sweep needs two sizes;
-            with four or more its error is known. A kernel's time comes from the innermost range around it that has one.
+            For another layout: what ranges or kernels take alone by SMs, by their names: ``{"gemm": lab.bench.sweep(f)}``. A
+            sweep needs two sizes; with four or more its error is known. A kernel's time comes from the innermost range around
+            it that has one.
+        change
+            Of `gpustreamlab.typing.Change`, or its text, one or several: ``"pinned"``, ``"no host waits"``, ``"fine waits"``,
+            ``"second buffer"``, ``"more streams"``, ``"one stream"``, ``"graph"``, ``"threads"`` and others.
+        without
+            Findings of `explain`, or their codes: what it would be with these mended.
+        priority
+            Of streams, by their names: ``{"decode": -1}``. Lower numbers go first; running blocks are never pushed out.
 
         Returns
         -------
@@ -188,9 +207,11 @@ class Trace(model.Trace):
         Raises
         ------
         MeasureError
-            If kernels with more than 2% of the busy time have no sweep, a sweep has one size, or the trace has no kernels.
+            If the trace has no kernels; if for another layout kernels with more than 2% of the busy time have no sweep, or a
+            sweep has one size.
         OptionError
-            If no stream would run in a partition, or a sweep is of nothing in the trace.
+            If nothing is to be changed, a change changes nothing here, no stream would run in a partition, or a sweep is of
+            nothing in the trace.
         PartitionError
             If the SMs cannot be shared out like this.
 
@@ -207,8 +228,15 @@ class Trace(model.Trace):
         ...     swept = {"work": lab.bench.sweep(work, [16, 32, 64, 132])}
         ...     print(repr(lab.trace.what_if({"a": 64, "b": "rest"}, sweep=swept)))
         <Prediction: 300 µs predicted (±3.0%) with a 64, b 68 SMs; 500 µs recorded>
+        >>> with Session("sim") as lab:
+        ...     lab.capture("kernels", host=True)
+        ...     for name in "ab":
+        ...         spin(lab, 100_000, stream=lab.stream(name))
+        ...         lab.synchronize()
+        ...     print(repr(lab.trace.what_if(change="no host waits")))
+        <Prediction: 112 µs predicted (±3.0%) with no host waits; 214 µs recorded>
         """
-        return what_if(self, layout, sweep)
+        return what_if(self, layout, sweep, change, without, priority)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Lend the spans to any Arrow reader, with all else in the schema's metadata. Source: the Arrow PyCapsule interface."""

@@ -15,6 +15,7 @@ __all__ = [
     "CaptureTier",
     "Cause",
     "Certainty",
+    "Change",
     "EdgeKind",
     "Feature",
     "FloatArray",
@@ -225,6 +226,33 @@ class Cause(StrEnum):
     """Only one stream had work queued or running: nothing was there to overlap with."""
     UNKNOWN = "UNKNOWN"
     """Not known from the trace."""
+
+
+class Change(StrEnum):
+    """Something about a run that may be changed, see `gpustreamlab.Trace.what_if`."""
+
+    PINNED = "pinned"
+    """Copies are of page-locked memory, and the host goes on."""
+    NO_HOST_WAITS = "no host waits"
+    """The host waits only where it may need to; in its place streams wait, as far as their data ask for it."""
+    DEVICE_WAITS = "device waits"
+    """Each wait of the host is one of all streams that it launches on next."""
+    FINE_WAITS = "fine waits"
+    """Streams wait for what their data ask for, and for nothing else."""
+    SECOND_BUFFER = "second buffer"
+    """Arrays that are written anew are two, in turn."""
+    MORE_STREAMS = "more streams"
+    """Work is in as many streams as its data allow, kernels in eight."""
+    ONE_STREAM = "one stream"
+    """All work is in one stream."""
+    IN_TURN = "in turn"
+    """Launches between two waits of the host go round the streams."""
+    GRAPH = "graph"
+    """Launches between two waits of the host are one launch of a CUDA graph."""
+    THREADS = "threads"
+    """Each stream has a thread of its own that launches on it."""
+    LOADED_BEFORE = "loaded before"
+    """Kernels are loaded, and streams made, before the run."""
 
 
 class Certainty(StrEnum):

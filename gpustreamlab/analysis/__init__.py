@@ -36,8 +36,9 @@ from gpustreamlab.analysis._expect import (
     expect_none,
     expect_overlap,
 )
-from gpustreamlab.analysis._explain import LISTED_FINDINGS, Explanation, Finding, explain
+from gpustreamlab.analysis._explain import explain
 from gpustreamlab.analysis._explain_text import finding_texts
+from gpustreamlab.analysis._explanation import LISTED_FINDINGS, Explanation, Finding
 from gpustreamlab.analysis._hazard_search import (
     ACCESSES_KEPT,
     FREED_KEPT,

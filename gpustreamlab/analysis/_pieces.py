@@ -172,25 +172,6 @@ class Pieces:
         return int(waited_ns[self.costly].sum()) / total_ns if total_ns else 1.0
 
     @cached_property
-    def spanned_ns(self) -> int:
-        """For how long any piece lasted, with the pauses within pieces, in ns."""
-        return self.spanned_without_ns(np.empty(0, np.int64))
-
-    @cached_property
-    def _in_time(self) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """The pieces in order of their starts, their starts and their ends."""
-        order = np.argsort(self.start_ns, kind="stable")
-        return order, self.start_ns[order], self.end_ns[order]
-
-    def spanned_without_ns(self, piece: Int64Array) -> int:
-        """Return the same without some pieces, in ns."""
-        order, start_ns, end_ns = self._in_time
-        kept = np.ones(len(self.row), bool)
-        kept[piece] = False
-        kept = kept[order]
-        return interval_sum_ns(union_edges(start_ns[kept], end_ns[kept]))
-
-    @cached_property
     def offered_edges(self) -> list[Int64Array]:
         """When each stream had work queued or running, as far as launches are known, as `busy_edges` returns it."""
         lanes = np.split(np.arange(len(self.lane)), 1 + np.flatnonzero(np.diff(self.lane)))

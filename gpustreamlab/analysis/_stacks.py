@@ -16,7 +16,7 @@ from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, EdgeKind, Int64Array, MarkerKind, SpanKind
 
 if TYPE_CHECKING:
-    from gpustreamlab.analysis._explain import Finding
+    from gpustreamlab.analysis._explanation import Finding
 
 _OF_HOST = (Cause.HOST_LATE, Cause.LAUNCH_BOUND)
 LEAST_BOUND_SHARE = 0.5

@@ -149,6 +149,7 @@ def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int) -> dic
             is_proved=sure,
             is_needed=bool(is_needed),
         )
+        fix = finding.fix if finding.step >= 0 else fix  # what is to change is of all of them
     told = (("late", row), ("other", other), ("call", call))
     spans = {name: drawn.span(int(part.rows[at])) for name, at in told if at >= 0}
     return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - drawn.zero_ns, "text": text, "fix": fix}

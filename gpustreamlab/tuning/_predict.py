@@ -1,42 +1,45 @@
-"""What a recorded run would take with its SMs shared out in another way, from what its parts take alone."""
+"""What a recorded run would take with something changed: its layout, its waits, its streams, its launches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import EllipsisType
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis import Share, host_waits, plan_partitions
+from gpustreamlab.analysis import Finding, Share, plan_partitions
+from gpustreamlab.analysis._advice import change_run, read_run, run_of
+from gpustreamlab.analysis._changes import Run, with_priorities
+from gpustreamlab.analysis._explain import held_calls
+from gpustreamlab.analysis._program import KERNEL, UNKNOWN_WAVES, Program, knows_launches, read_program
+from gpustreamlab.analysis._replay import Impossible, Replayed, replay
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import MeasureError, OptionError, nearest_hint
 from gpustreamlab.model import PREDICTED, SPAN_KINDS, Lane, Layout, Partition, Trace
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.tuning._measure import WORK
-from gpustreamlab.tuning._rerun import Need, Seat, Work, run_again, work_of
-from gpustreamlab.tuning._sweep import Sweep
-from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
+from gpustreamlab.tuning._solo import Need, Parts, Pieces, parts_of, pieces_of, sweeps_of
+from gpustreamlab.typing import Cause, Change, Int64Array, LaneKind, SpanKind
 
 __all__ = ["Prediction", "what_if"]
 
-FREE_SHARE = 0.02  # Kernels without a sweep may have this share of the busy time; they are taken to run for as long as they did
 LEAST_ERROR = 0.03
 """No smaller error is stated of a simulated run, whose rules are those of the prediction: -3 to +3% were found with two or more
 solo times a kernel."""
 LEAST_ERROR_GPU = 0.1
 """Nor of a GPU's. Source: `bench.tuning` on an H100, 12 predictions of 4 programs: off by 5 to 9% in the median of three
 runs."""
-FEWEST_POINTS = 2  # From one size nothing can be said about another one
-FLAT_SHARE = 0.1
-"""Where the last two sizes of a short sweep differ by no more than this share, more SMs are taken to be of no use."""
+BANDWIDTH = 4_000_000_000_000
+"""Bytes per second of the memory where sweeps tell what is drawn from it. Only shares of it count: that is inferred."""
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction(Reported):
-    """What a recorded run would take with another layout. Made by `Trace.what_if`. Only `measured` was measured."""
+    """What a recorded run would take with something changed. Made by `Trace.what_if`. Only `measured` was measured."""
 
     _columns: ClassVar = ()
 
@@ -46,6 +49,8 @@ class Prediction(Reported):
     """The run as it was recorded."""
     layout: Layout | None
     """The layout that it is predicted for; None for the whole card."""
+    changes: tuple[str, ...] = ()
+    """What else is changed."""
     makespan_ns: int
     """From the first start to the last end of the work, in ns, predicted."""
     measured_ns: int
@@ -81,9 +86,15 @@ class Prediction(Reported):
     def _line(self) -> str:
         error = f"±{self.error:.1%}" if np.isfinite(self.error) else "error not known"
         return (
-            f"{format_ns(self.makespan_ns)} predicted ({error}) with {_layout_text(self.layout)}; "
+            f"{format_ns(self.makespan_ns)} predicted ({error}) with {self._changed_text()}; "
             f"{format_ns(self.measured_ns)} recorded"
         )
+
+    def _changed_text(self) -> str:
+        told = list(self.changes)
+        if self.layout is not self.measured.layout or not told:
+            told.insert(0, _layout_text(self.layout))
+        return ", ".join(told)
 
     def _report(self) -> Report:
         rows = [["stream", "SMs then", "SMs", "busy then", "busy", "ended then", "ends"]]
@@ -110,282 +121,198 @@ class Prediction(Reported):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Solo:
-    """What one sweep tells."""
-
-    sweep: Sweep
-    fill: float  # How many SMs all blocks of its longest kernel fill at once; 0 where that is not known
-
-    def time_ns(self, sms: int) -> float:
-        """Return how long the kernels of a call take alone on so many SMs."""
-        one = self.sweep
-        nearest = min(one.points, key=lambda point: abs(point.sm_count - sms))
-        busy = float(np.median(nearest.busy_ns)) / nearest.median_ns  # without the gaps between its kernels
-        measured = {point.sm_count: point.median_ns for point in one.points}
-        if sms in measured:
-            return measured[sms] * busy
-        if one.fit is not None:
-            return float(one.fit.predict(sms)[0]) * busy
-        return self._between(sms, one.sizes, one.median_ns) * busy
-
-    def errors(self, sms: int) -> tuple[float, float]:
-        """Return the error of that by the sizes around, and the worst of all; NaN where it is not known."""
-        one = self.sweep
-        for point in one.points:
-            if point.sm_count == sms:
-                low, high = point.interval_ns
-                return ((high - low) / 2 / point.median_ns,) * 2
-        if one.fit is not None:
-            around = np.argsort(np.abs(one.sizes - sms))[:2]
-            near = float(np.abs(one.fit.errors[around]).max()) + self._last_wave(sms)
-            return near, max(near, one.fit.worst_error)
-        sizes, times = one.sizes, one.median_ns
-        if len(sizes) <= FEWEST_POINTS:
-            return np.nan, np.nan
-        off = [
-            abs(self._between(int(sizes[i]), np.delete(sizes, i), np.delete(times, i)) / times[i] - 1)
-            for i in range(1, len(sizes) - 1)
-        ]
-        return float(np.median(off)), max(off)
-
-    def _last_wave(self, sms: int) -> float:
-        """Return the share by which a last wave that is not full may prolong what a model without waves tells."""
-        fit = self.sweep.fit
-        exact = self.fill / sms
-        if fit is None or exact <= 1 or fit.model.startswith("waves"):
-            return 0.0
-        on_floor = float(fit.predict(sms)[0]) <= float(fit.predict(self.sweep.sizes[-1])[0]) * (1 + FLAT_SHARE)
-        return 0.0 if on_floor else float(np.ceil(exact) / exact - 1)
-
-    def _between(self, sms: int, sizes: Int64Array, times: FloatArray) -> float:
-        """Return a time between those of the two nearest sizes: a constant and a part in proportion to the waves of blocks."""
-        place = int(np.clip(np.searchsorted(sizes, sms), 1, len(sizes) - 1))
-        (t0, t1), (x0, x1) = times[place - 1 : place + 1], map(self._waves, sizes[place - 1 : place + 1])
-        if x0 == x1:
-            return float(t0 if sms <= sizes[place - 1] else t1)
-        share = max(0.0, (t0 - t1) / (x0 - x1))
-        fixed = t1 - share * x1
-        return float(fixed + share * self._waves(sms) if fixed >= 0 else t1 * self._waves(sms) / x1)
-
-    def _waves(self, sms: float) -> float:
-        return float(np.ceil(self.fill / sms)) if self.fill else 1 / sms
-
-    def roof(self) -> tuple[float, float] | None:
-        """Return the SM-time of a call where memory keeps up, and the time below which memory does not let it go, in ns.
-
-        None where the sweep shows no such floor.
-        """
-        one = self.sweep
-        sizes, times = one.sizes.astype(float), one.median_ns
-        if one.fit is not None:
-            if one.fit.model != "roofline":
-                return None
-            slope, floor = (float(one.fit.predict(size)[0]) * factor for size, factor in ((1e-6, 1e-6), (1e12, 1)))
-            if floor * sizes[-1] <= slope:
-                return None
-            return (slope or floor * sizes[0]), floor
-        is_flat = abs(times[-1] / times[-2] - 1) <= FLAT_SHARE
-        if not is_flat or self._waves(sizes[-1]) > (1 - 1.5 * FLAT_SHARE) * self._waves(sizes[-2]):
-            return None  # or it could not have been shorter: as many waves of blocks on both
-        rises = times[0] > times[-1] * (1 + FLAT_SHARE)
-        return float(sizes[0] * (times[0] if rises else times[-1])), float(times[-1])
-
-
-def what_if(trace: Trace, layout: Layout | Mapping[str, Share] | None, sweep: object) -> Prediction:
-    """Predict what a recorded run would take with another layout; see `Trace.what_if`."""
+def what_if(
+    trace: Trace,
+    layout: Layout | Mapping[str, Share] | EllipsisType | None,
+    sweep: object,
+    change: Change | str | Iterable[Change | str],
+    without: Finding | Cause | str | Iterable[Finding | Cause | str],
+    priority: Mapping[str, int] | None,
+) -> Prediction:
+    """Predict what a recorded run would take with something changed; see `Trace.what_if`."""
     if len(trace.devices) > 1:
         raise OptionError(
             f"what_if() is of one device, and {trace.metadata.device_label} have streams here. Use "
             f"trace.where(device={trace.devices[0].ordinal}).what_if(...)."
         )
-    sweeps = _sweeps(sweep)
-    work = work_of(trace)
+    rows = np.flatnonzero(np.isin(trace.kind, WORK))
+    if not (trace.kind[rows] == SPAN_KINDS.index(SpanKind.KERNEL)).any():
+        raise MeasureError(
+            "The trace has no kernels, and ranges cannot be scheduled anew. Record it with kernels: lab.capture('kernels'), "
+            "then lab.trace.what_if(...)."
+        )
     if not trace.metadata.device.sm_count:
         raise MeasureError(
-            "How many SMs the device of the trace has is not known, so no layout can be predicted. Say it where the trace is "
+            "How many SMs the device of the trace has is not known, so nothing is scheduled anew. Say it where the trace is "
             "made: gsl.Trace.from_columns(..., sm_count=132)."
         )
-    parts = _parts_of(trace, work, sweeps)
-    own_lanes = _own_lanes(trace, work)
-    planned = layout if isinstance(layout, Layout) or layout is None else plan_partitions(layout, trace.metadata.device)
-    lanes = _new_lanes(trace, planned)
-    own_start, own_end = run_again(trace, work, _own_seats(trace, own_lanes), parts.need)
-    start_ns, end_ns = run_again(trace, work, _seats(trace, lanes, planned), parts.need)
-    begin_ns, zero_ns = int(own_start.min()), int(trace.start_ns[work.rows].min())
-    made = _trace_of(trace, work, start_ns + zero_ns - begin_ns, end_ns + zero_ns - begin_ns, lanes, planned)
+    made, causes = _changes_of(change), _causes_of(without)
+    is_layout = not isinstance(layout, EllipsisType)
+    if is_layout and any(one in MOVING for one in made):
+        raise OptionError(f"A layout is of the streams that there are: give either it or {', '.join(map(str, MOVING))}.")
+    if not (is_layout or made or causes or priority):
+        raise OptionError("what_if() was given nothing to change. Give a layout, change=, without= or priority=.")
+    return (_of_layout if is_layout else _of_changes)(trace, rows, _Asked(layout, sweep, made, causes, priority or {}))
+
+
+class _Asked(NamedTuple):
+    """What is to be changed."""
+
+    layout: Any
+    sweep: object
+    changes: tuple[Change, ...]
+    without: tuple[Cause, ...]
+    priority: Mapping[str, int]
+
+
+MOVING = (Change.MORE_STREAMS, Change.ONE_STREAM)
+"""Changes that give work other streams."""
+
+
+def _changes_of(given: Change | str | Iterable[Change | str]) -> tuple[Change, ...]:
+    named = [given] if isinstance(given, str) else [*given]
+    for one in named:
+        if one not in [*Change]:
+            hint = nearest_hint(str(one), [change.value for change in Change])
+            raise OptionError(f"what_if(change={one!r}) is no change. {hint}")
+    return tuple(map(Change, named))
+
+
+def _causes_of(given: Finding | Cause | str | Iterable[Finding | Cause | str]) -> tuple[Cause, ...]:
+    named = [given] if isinstance(given, (str, Finding)) else [*given]
+    codes = [one.code if isinstance(one, Finding) else one for one in named]
+    for one in codes:
+        if one not in [*Cause]:
+            raise OptionError(f"what_if(without={one!r}) is no finding and no cause. {nearest_hint(str(one), [*Cause])}")
+    return tuple(map(Cause, codes))
+
+
+def _of_changes(trace: Trace, rows: Int64Array, asked: _Asked) -> Prediction:
+    """Predict what kernels that take what they took would come to."""
+    run = read_run(trace, rows)
+    own = _played(run.program)
+    changed = _prioritised(trace, change_run(trace, run, asked.changes, asked.without, held_calls(trace)), asked.priority)
+    new = _played(changed.program)
+    works = changed.program.works
+    is_moved = len(changed.program.seats) != len(run.program.seats) or any(work.lane != work.home for work in works)
+    lanes, lane = _lanes_of(trace, changed.program), None
+    if is_moved:
+        lane = np.array([len(trace.lanes) + work.lane for work in works], np.int64)
+    told = [change.value for change in asked.changes] + [f"without {cause}" for cause in asked.without]
+    told += [f"priority {level} for {name}" for name, level in asked.priority.items()]
     return Prediction(
-        trace=made,
+        trace=_trace_of(trace, _rows_of(run.program), _moved(trace, rows, own, new), lanes, trace.layout, lane),
+        measured=trace,
+        layout=trace.layout,
+        changes=tuple(told),
+        makespan_ns=new.wall_ns,
+        measured_ns=_wall_ns(trace, rows),
+        own_ns=own.wall_ns,
+        held_out=(0.0, 0.0),
+        notes=tuple(_run_notes(trace, run.program)),
+    )
+
+
+def _of_layout(trace: Trace, rows: Int64Array, asked: _Asked) -> Prediction:
+    """Predict what another layout, and other changes, would come to: of kernels that take what their sweeps say."""
+    sweeps = sweeps_of(asked.sweep)
+    program = read_program(trace, rows)
+    pieces = pieces_of(trace, _rows_of(program))
+    parts = parts_of(trace, pieces, sweeps)
+    own_lanes = _own_lanes(trace, pieces)
+    given = asked.layout
+    planned = given if isinstance(given, Layout) or given is None else plan_partitions(given, trace.metadata.device)
+    lanes = _new_lanes(trace, planned)
+    run = run_of(trace, program)
+    own = _played(_seated(program, pieces, _own_seats(trace, own_lanes), parts.need))
+    changed = change_run(trace, run, asked.changes, asked.without, held_calls(trace) if asked.without or asked.changes else {})
+    changed = _prioritised(trace, changed, asked.priority)
+    new = _played(_seated(changed.program, pieces, _seats(trace, lanes, planned), parts.need))
+    return Prediction(
+        trace=_trace_of(trace, pieces.rows, _moved(trace, rows, own, new), lanes, planned),
         measured=trace,
         layout=planned,
-        makespan_ns=int(end_ns.max() - start_ns.min()),
-        measured_ns=int(trace.end_ns[work.rows].max() - trace.start_ns[work.rows].min()),
-        own_ns=int(own_end.max() - own_start.min()),
-        held_out=parts.error_at([lanes[lane].sm_count for lane in work.lane.tolist()]),
-        notes=_notes(trace, work, parts, lanes),
+        changes=tuple(change.value for change in asked.changes),
+        makespan_ns=new.wall_ns,
+        measured_ns=_wall_ns(trace, rows),
+        own_ns=own.wall_ns,
+        held_out=parts.error_at([lanes[lane].sm_count for lane in pieces.lane.tolist()]),
+        notes=(*_run_notes(trace, program), *_notes(pieces, parts, lanes)),
     )
 
 
-def _sweeps(given: object) -> dict[str, Sweep]:
-    """Return sweeps by the names of the ranges or kernels that they are of."""
-    if isinstance(given, Sweep):
-        given = [given]
-    if isinstance(given, Mapping):
-        found = dict(given)
-    elif isinstance(given, Iterable) and not isinstance(given, str):
-        listed = list(given)
-        found = {one.name if isinstance(one, Sweep) else "": one for one in listed}
-    else:
-        found = {"": given}
-    for name, one in found.items():
-        if not isinstance(one, Sweep):
-            raise OptionError(
-                f"what_if got {one!r:.60} as a sweep. Give what lab.bench.sweep(f) returned, by the name of the range or "
-                "kernel: trace.what_if(layout, sweep={'gemm': lab.bench.sweep(f)})."
-            )
-        if len(one.points) < FEWEST_POINTS:
-            raise MeasureError(
-                f"The sweep of {name!r} has one size, {one.points[0].sm_count} SMs, and from that nothing follows for others. "
-                f"Give it two or more, better four: sweep={{{name!r}: lab.bench.sweep(f, sms=[...])}}."
-            )
-    return found
+def _rows_of(program: Program) -> Int64Array:
+    return np.array([work.row for work in program.works], np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """Which sweep each kernel's time comes from."""
-
-    work: Work
-    solos: Mapping[str, _Solo]
-    roofs: Mapping[str, tuple[float, float] | None]  # The floor of each, see `_Solo.roof`
-    key: list[str | None]  # The sweep of each piece of work; None for none
-    scale: FloatArray  # What of the time of a call each is
-    known: dict[tuple[str, int], float] = field(default_factory=dict)
-    """Times of calls by sweep and number of SMs, as they were worked out."""
-
-    def need(self, place: int, sms: int) -> Need | None:
-        key, scale = self.key[place], float(self.scale[place])
-        if key is None:
-            return None
-        if (key, sms) not in self.known:
-            self.known[key, sms] = self.solos[key].time_ns(sms)
-        alone_ns = self.known[key, sms] * scale
-        roof = self._roof(place)
-        if roof is None:
-            return Need(alone_ns, alone_ns, 0.0)
-        slope, floor = roof
-        # Above the knee memory sets the time: as it was measured there.
-        full_ns = alone_ns if floor * sms >= slope else floor * scale
-        return Need(alone_ns, min(alone_ns, slope / sms * scale), full_ns)
-
-    def draws(self, place: int) -> bool:
-        """Tell whether it is known what a kernel draws from memory."""
-        return self._roof(place) is not None
-
-    def _roof(self, place: int) -> tuple[float, float] | None:
-        roof = self.roofs[cast("str", self.key[place])]
-        blocks, fit = int(self.work.blocks[place]), int(self.work.fit[place])
-        if roof is None or (blocks and -(-blocks // fit) <= 1.1 * roof[0] / roof[1]):
-            return None  # no more SMs are of use as it has no more blocks
-        return roof
-
-    def error_at(self, sms: list[int]) -> tuple[float, float]:
-        """Return the error of the solo times on the SMs of each piece of work: the mean by busy time, and the worst."""
-        total, worst, busy = 0.0, 0.0, 0.0
-        errors: dict[tuple[str, int], tuple[float, float]] = {}
-        for key, size, lasted_ns in zip(self.key, sms, self.work.duration_ns.tolist(), strict=True):
-            busy += lasted_ns
-            if key is not None:
-                if (key, size) not in errors:
-                    errors[key, size] = self.solos[key].errors(size)
-                near, most = errors[key, size]
-                total += near * lasted_ns
-                worst = most if most > worst or np.isnan(most) else worst
-        return total / max(busy, 1.0), worst
+def _wall_ns(trace: Trace, rows: Int64Array) -> int:
+    return int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
 
 
-def _parts_of(trace: Trace, work: Work, sweeps: Mapping[str, Sweep]) -> _Parts:
-    """Find the sweep of each kernel: of the innermost range around it that has one, else of its own name."""
-    known = {*(trace.names[code] for code in trace.name)}
-    wrong = [name for name in sweeps if name not in known]
-    if wrong:
-        raise OptionError(
-            f"The trace has no range and no kernel {wrong[0]!r}. {nearest_hint(wrong[0], sorted(known))} Give sweeps by their "
-            "names: trace.what_if(layout, sweep={'gemm': lab.bench.sweep(f)})."
-        )
-    kernels = np.flatnonzero(work.is_kernel).tolist()
-    key: list[str | None] = [None] * len(work.rows)
-    scale = np.ones(len(work.rows))
-    calls: dict[int, list[int]] = {}
-    missing: dict[str, int] = {}
-    for place in range(len(work.rows)):
-        row = int(work.rows[place])
-        around, outer = _range_around(trace, row, sweeps)
-        if around >= 0:
-            calls.setdefault(around, []).append(place)
-            key[place] = trace.names[trace.name[around]] if work.is_kernel[place] else None
-        elif work.is_kernel[place] and (own := trace.names[trace.name[row]]) in sweeps:
-            key[place] = own
-            scale[place] = 1 / max(1, sweeps[own].points[0].launch_count)
-        elif work.is_kernel[place]:
-            name = trace.names[trace.name[outer if outer >= 0 else row]]
-            missing[name] = missing.get(name, 0) + int(work.duration_ns[place])
-    _require_sweeps(missing, int(work.duration_ns.sum()))
-    shortest = _shortest(trace, work, kernels)
-    for around, places in calls.items():
-        one = sweeps[trace.names[trace.name[around]]]
-        launched = max(1, one.points[0].launch_count)
-        times = len(places) // launched if len(places) % launched == 0 else 1
-        inside = [place for place in places if work.is_kernel[place]]
-        total = shortest[inside].sum()
-        rest = work.duration_ns[[place for place in places if not work.is_kernel[place]]].sum()
-        # Copies in a call take what they took; its kernels share what is left of its time.
-        whole = max(1.0, total + rest)
-        scale[inside] = shortest[inside] / (whole if rest else max(total, 1)) * times
-    longest = {str(key[place]): place for place in sorted(kernels, key=lambda place: shortest[place])}
-    fill = {name: work.blocks[place] / work.fit[place] for name, place in longest.items()}
-    solos = {name: _Solo(one, float(fill.get(name, 0))) for name, one in sweeps.items()}
-    return _Parts(work, solos, {name: one.roof() for name, one in solos.items()}, key, scale)
+def _moved(trace: Trace, rows: Int64Array, own: Replayed, new: Replayed) -> Replayed:
+    """Return new times on the clock of the trace: the run as it was begins when it began."""
+    later_ns = int(trace.start_ns[rows].min()) - int(own.start_ns.min())
+    return Replayed(new.start_ns + later_ns, new.end_ns + later_ns)
 
 
-def _range_around(trace: Trace, row: int, sweeps: Mapping[str, Sweep]) -> tuple[int, int]:
-    """Return the innermost range around a span that has a sweep, or -1, and the innermost range at all, or -1."""
-    outer, innermost = int(trace.parent[row]), -1
-    while outer >= 0:
-        if trace.kind[outer] == _RANGE:
-            innermost = outer if innermost < 0 else innermost
-            if trace.names[trace.name[outer]] in sweeps:
-                return outer, innermost
-        outer = int(trace.parent[outer])
-    return -1, innermost
+def _played(program: Program) -> Replayed:
+    try:
+        return replay(program)
+    except Impossible as error:
+        raise MeasureError(
+            "The waits of the run form a ring, so its work would never end when scheduled anew. Use a part of the trace: "
+            "trace.between(t0_ns, t1_ns).what_if(...)."
+        ) from error
 
 
-def _require_sweeps(missing: Mapping[str, int], busy_ns: int) -> None:
-    if sum(missing.values()) <= FREE_SHARE * busy_ns:
-        return
-    names = sorted(missing, key=lambda name: -missing[name])
-    shares = ", ".join(f"{name!r} ({missing[name] / busy_ns:.0%} of the busy time)" for name in names[:8])
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    typed = ", ".join(f"{name!r}: lab.bench.sweep(f{place})" for place, name in enumerate(names[:8]))
-    raise MeasureError(
-        f"Nothing is predicted: what {shares}{more} would take on other SMs is not known. Sweep each with a function that does "
-        f"what it does: trace.what_if(layout, sweep={{{typed}}})."
-    )
+def _prioritised(trace: Trace, run: Run, priority: Mapping[str, int]) -> Run:
+    if not priority:
+        return run
+    names = {lane.name: number for number, lane in enumerate(trace.lanes) if lane.kind is LaneKind.STREAM}
+    unknown = [name for name in priority if name not in names]
+    if unknown:
+        raise OptionError(f"The trace has no stream {unknown[0]!r}. {nearest_hint(unknown[0], [*names])}")
+    return with_priorities(run, {names[name]: level for name, level in priority.items()})
 
 
-def _shortest(trace: Trace, work: Work, kernels: list[int]) -> FloatArray:
-    """Return the shortest time that a kernel of each one's name, grid and stream took: the least disturbed by others."""
-    least: dict[tuple[int, int, int], int] = {}
-    found = work.duration_ns.astype(float)
-    keys = {place: (int(trace.name[work.rows[place]]), int(work.blocks[place]), int(work.lane[place])) for place in kernels}
-    for place, key in keys.items():
-        least[key] = min(least.get(key, 1 << 62), int(work.duration_ns[place]))
-    for place, key in keys.items():
-        found[place] = max(1, least[key])
-    return found
+def _seated(
+    program: Program, pieces: Pieces, seats: Sequence[frozenset[int] | None], need_of: Callable[[int, int], Need | None]
+) -> Program:
+    """Return a program on other SMs, whose kernels take what their sweeps say; memory is shared by what these show of it."""
+    card = program.card.sm_count
+    works = []
+    for place, work in enumerate(program.works):
+        seat = seats[pieces.lane[place]]
+        sms = card if seat is None else len(seat)
+        need = need_of(place, sms) if pieces.is_kernel[place] else None
+        free_ns, full_ns = (work.alone_ns, 0.0) if need is None else (need.free_ns, need.full_ns)
+        if work.kind == KERNEL:
+            blocks = work.blocks if pieces.blocks[place] else UNKNOWN_WAVES * sms
+            size_bytes = int(full_ns * (BANDWIDTH / 1e9))
+            works.append(work._replace(alone_ns=max(1, round(free_ns)), sms=sms, blocks=blocks, size_bytes=size_bytes))
+        else:
+            works.append(work)
+    return program.change(works=tuple(works), seats=tuple(seats), card=program.card._replace(memory_bytes_per_s=BANDWIDTH))
 
 
-def _own_lanes(trace: Trace, work: Work) -> tuple[Lane, ...]:
+def _lanes_of(trace: Trace, program: Program) -> tuple[Lane, ...]:
+    """Return the lanes, and behind them those of a program with other streams."""
+    sms = trace.metadata.device.sm_count
+    first = next(lane for lane in trace.lanes if lane.kind is LaneKind.STREAM)
+    if len(program.seats) == len(trace.lanes) and all(work.lane == work.home for work in program.works):
+        return tuple(replace(lane, priority=level) for lane, level in zip(trace.lanes, program.priorities, strict=True))
+    new = [
+        replace(first, name=f"stream {number + 1}, predicted", stream=FIRST_NEW_STREAM + number, partition=None, sm_count=sms)
+        for number in range(len(program.seats))
+    ]
+    return (*trace.lanes, *new)
+
+
+FIRST_NEW_STREAM = 1 << 20
+"""Number of the first stream that only a prediction has."""
+
+
+def _own_lanes(trace: Trace, work: Pieces) -> tuple[Lane, ...]:
     """Return the lanes with the SMs that they had."""
     lanes = []
     for place, lane in enumerate(trace.lanes):
@@ -401,7 +328,7 @@ def _own_lanes(trace: Trace, work: Work) -> tuple[Lane, ...]:
     return tuple(lanes)
 
 
-def _own_seats(trace: Trace, lanes: tuple[Lane, ...]) -> list[Seat]:
+def _own_seats(trace: Trace, lanes: tuple[Lane, ...]) -> list[frozenset[int] | None]:
     """Place partitions one behind the other, as their ids are not always known."""
     card = trace.metadata.device.sm_count
     first: dict[str, int] = {}
@@ -413,7 +340,7 @@ def _own_seats(trace: Trace, lanes: tuple[Lane, ...]) -> list[Seat]:
     return [_seat(lane, first, card) for lane in lanes]
 
 
-def _seats(trace: Trace, lanes: tuple[Lane, ...], layout: Layout | None) -> list[Seat]:
+def _seats(trace: Trace, lanes: tuple[Lane, ...], layout: Layout | None) -> list[frozenset[int] | None]:
     card = trace.metadata.device.sm_count
     first: dict[str, int] = {}
     used = 0
@@ -423,11 +350,11 @@ def _seats(trace: Trace, lanes: tuple[Lane, ...], layout: Layout | None) -> list
     return [_seat(lane, first, card) for lane in lanes]
 
 
-def _seat(lane: Lane, first: Mapping[str, int], card: int) -> Seat:
+def _seat(lane: Lane, first: Mapping[str, int], card: int) -> frozenset[int] | None:
     if lane.partition is None:
-        return Seat(card, None)
+        return None
     begin = first[lane.partition]
-    return Seat(lane.sm_count, frozenset(sm % card for sm in range(begin, begin + lane.sm_count)))
+    return frozenset(sm % card for sm in range(begin, begin + lane.sm_count))
 
 
 def _new_lanes(trace: Trace, layout: Layout | None) -> tuple[Lane, ...]:
@@ -453,18 +380,28 @@ def _new_lanes(trace: Trace, layout: Layout | None) -> tuple[Lane, ...]:
 
 
 def _trace_of(
-    trace: Trace, work: Work, start_ns: Int64Array, end_ns: Int64Array, lanes: tuple[Lane, ...], layout: Layout | None
+    trace: Trace,
+    rows: Int64Array,
+    played: Replayed,
+    lanes: tuple[Lane, ...],
+    layout: Layout | None,
+    lane: Int64Array | None = None,
 ) -> Trace:
     """Return the work at its new times, with the ranges around it."""
     first_ns = np.full(len(trace), np.iinfo(np.int64).max)
     last_ns = np.full(len(trace), np.iinfo(np.int64).min)
-    first_ns[work.rows], last_ns[work.rows] = start_ns, end_ns
-    for row in work.rows.tolist():
+    first_ns[rows], last_ns[rows] = played.start_ns, played.end_ns
+    lane_of = trace.lane.astype(np.int64)
+    if lane is not None:
+        lane_of[rows] = lane
+    for row in rows.tolist():
         outer = int(trace.parent[row])
         while outer >= 0:
             first_ns[outer], last_ns[outer] = min(first_ns[outer], first_ns[row]), max(last_ns[outer], last_ns[row])
             outer = int(trace.parent[outer])
-    is_kept = (last_ns >= first_ns) & ((trace.kind == _RANGE) | np.isin(np.arange(len(trace)), work.rows))
+    is_kept = (last_ns >= first_ns) & ((trace.kind == _RANGE) | np.isin(np.arange(len(trace)), rows))
+    if lane is not None:
+        is_kept &= trace.kind != _RANGE  # one range may be of several streams now
     rows = np.flatnonzero(is_kept)
     rows = rows[np.argsort(first_ns[rows], kind="stable")]
     cut = trace[rows]
@@ -488,7 +425,8 @@ def _trace_of(
         start_ns=start,
         end_ns=end,
         queued_ns=np.minimum(cut.queued_ns, start),
-        partition=by_lane[cut.lane],
+        lane=lane_of[rows].astype(np.int32),
+        partition=by_lane[lane_of[rows]],
         partitions=parts,
         lanes=lanes,
         metadata=metadata,
@@ -499,11 +437,9 @@ def _trace_of(
     )
 
 
-def _notes(trace: Trace, work: Work, parts: _Parts, lanes: tuple[Lane, ...]) -> tuple[str, ...]:
-    """Say what the prediction leaves out."""
+def _notes(work: Pieces, parts: Parts, lanes: tuple[Lane, ...]) -> tuple[str, ...]:
+    """Say what the times of a layout leave out."""
     notes = []
-    if not trace.metadata.simulated:
-        notes.append("By the rules of the simulated device. Twelve predictions on an H100 were off by 25% at most.")
     kernels = np.flatnonzero(work.is_kernel).tolist()
     silent = list(dict.fromkeys(key for place in kernels if (key := parts.key[place]) is not None and not parts.draws(place)))
     if silent:
@@ -523,26 +459,29 @@ def _notes(trace: Trace, work: Work, parts: _Parts, lanes: tuple[Lane, ...]) -> 
     ]
     if beyond:
         notes.append(f"Outside the sizes of its sweep: {_listed(beyond)}.")
-    if not work.has_launch_times:
-        notes.append("The trace does not tell when work was launched: all of it is taken to be launched at once.")
-    elif not host_waits(trace).call_count:
-        notes.append(
-            "The trace has no calls of the host: where the host waited for the device, launches stay when they were. "
-            "lab.capture('kernels', host=True) records them."
-        )
-    if sum(bool(trace.lanes[lane].is_blocking) for lane in np.unique(work.lane).tolist()) > 1:
-        notes.append("That the legacy default stream and streams that block wait for each other is not kept.")
-    if _has_overlap(work, trace):
-        notes.append("Work of one stream that ran at once, as in CUDA graphs, is taken to run one after the other.")
     return tuple(notes)
 
 
-def _has_overlap(work: Work, trace: Trace) -> bool:
-    for lane in np.unique(work.lane).tolist():
-        rows = work.rows[work.lane == lane]
-        if (trace.start_ns[rows][1:] < trace.end_ns[rows][:-1]).any():
-            return True
-    return False
+def _run_notes(trace: Trace, program: Program) -> Iterator[str]:
+    """Say what scheduling a run anew leaves out."""
+    rows = _rows_of(program)
+    if not trace.metadata.simulated:
+        yield "By the rules of the simulated device. Twelve predictions on an H100 were off by 25% at most."
+    if not knows_launches(trace, rows):
+        yield "The trace does not tell when work was launched: all of it is taken to be launched at once."
+    elif not program.has_calls:
+        yield (
+            "The trace has no calls of the host: where the host waited for the device, launches stay when they were. "
+            "lab.capture('kernels', host=True) records them."
+        )
+    used = np.unique(trace.lane[rows]).tolist()
+    if sum(bool(trace.lanes[lane].is_blocking) for lane in used) > 1:
+        yield "That the legacy default stream and streams that block wait for each other is not kept."
+    for lane in used:
+        own = rows[trace.lane[rows] == lane]
+        if (trace.start_ns[own][1:] < trace.end_ns[own][:-1]).any():
+            yield "Work of one stream that ran at once, as in CUDA graphs, is taken to run one after the other."
+            return
 
 
 def _listed(names: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._backend import SimBackend
-from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec, SimEvent
 from gpustreamlab.backends.sim._cost import (
     ModelledKernel,
     plan_host_copy,
@@ -23,6 +22,7 @@ from gpustreamlab.backends.sim._preset import (
 )
 from gpustreamlab.backends.sim._source import KEPT_RECORDS, SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimStream
+from gpustreamlab.schedule._commands import DeviceWork, KernelSpec, SimEvent
 
 __all__ = [
     "H200",

@@ -16,7 +16,6 @@ from gpustreamlab.backends._activity import PROBE_NAME
 from gpustreamlab.backends._features import AccessSink, WatchedArrays, duplicate_host, lent_handle, refuse_stream
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
-from gpustreamlab.backends.sim._commands import KernelRun, KernelSpec, SimEvent, StreamQueue
 from gpustreamlab.backends.sim._cost import ModelledKernel, explain_kernel, plan_kernel, plan_spin
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.backends.sim._memory import SimScratch, create_pinned, is_pinned
@@ -26,6 +25,7 @@ from gpustreamlab.backends.sim._stream import NodeWork, SimCapture, SimContext, 
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
 from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
+from gpustreamlab.schedule._commands import KernelRun, KernelSpec, SimEvent, StreamQueue
 from gpustreamlab.typing import Int64Array, PeerAccess
 
 _BLOCK_NS = 10_000
@@ -381,7 +381,8 @@ class SimBackend:
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one slot."""
-        self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms))
+        touches_nothing = NodeWork("spin", None, (), (), None)
+        self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms), touches_nothing)
 
     def launch_kernel(self, stream: BackendStream, spec: KernelSpec, work: NodeWork | None = None) -> None:
         """Launch a kernel that takes time; see `gpustreamlab.backends.sim.plan_streaming` and its like.

@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends._activity import PEER_COPY
-from gpustreamlab.backends.sim._commands import (
+from gpustreamlab.backends.sim._preset import DevicePreset
+from gpustreamlab.errors import NotSimulatedError, OptionError, nearest_hint
+from gpustreamlab.schedule._commands import (
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
     LARGE_TILE,
@@ -35,9 +37,7 @@ from gpustreamlab.backends.sim._commands import (
     CopySpec,
     KernelSpec,
 )
-from gpustreamlab.backends.sim._preset import DevicePreset
-from gpustreamlab.backends.sim._scheduler import Scheduler
-from gpustreamlab.errors import NotSimulatedError, OptionError, nearest_hint
+from gpustreamlab.schedule._scheduler import Scheduler
 from gpustreamlab.typing import SpanKind
 
 _BLOCK_BYTES = 32_768  # of a streaming kernel

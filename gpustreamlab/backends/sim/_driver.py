@@ -12,7 +12,18 @@ from weakref import WeakSet
 from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts, in_forked_child, process_lock
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends._features import AccessSink
-from gpustreamlab.backends.sim._commands import (
+from gpustreamlab.backends.sim._memory import MemoryPool
+from gpustreamlab.backends.sim._preset import DevicePreset
+from gpustreamlab.errors import (
+    EventNotRecordedError,
+    GraphCaptureError,
+    InvalidHandleError,
+    OptionError,
+    SessionClosedError,
+    SessionError,
+    StreamClosedError,
+)
+from gpustreamlab.schedule._commands import (
     DEVICE_TO_HOST,
     CopyRun,
     CopySpec,
@@ -23,18 +34,7 @@ from gpustreamlab.backends.sim._commands import (
     StreamQueue,
     Wait,
 )
-from gpustreamlab.backends.sim._memory import MemoryPool
-from gpustreamlab.backends.sim._preset import DevicePreset
-from gpustreamlab.backends.sim._scheduler import Scheduler
-from gpustreamlab.errors import (
-    EventNotRecordedError,
-    GraphCaptureError,
-    InvalidHandleError,
-    OptionError,
-    SessionClosedError,
-    SessionError,
-    StreamClosedError,
-)
+from gpustreamlab.schedule._scheduler import Scheduler
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:

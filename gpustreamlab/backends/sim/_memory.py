@@ -14,9 +14,9 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.analysis import Piece, Region, Touch, region_of
 from gpustreamlab.backends._activity import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, CallClass, take_buffer_number
 from gpustreamlab.backends._features import ArrayLender
-from gpustreamlab.backends.sim._commands import StreamQueue
 from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
 from gpustreamlab.model import ACCESS_CERTAINTIES
+from gpustreamlab.schedule._commands import StreamQueue
 from gpustreamlab.typing import AccessCertainty
 
 if TYPE_CHECKING:
@@ -153,9 +153,11 @@ class MemoryPool:
         return whole[0], _region_in(values, block.address, whole[0], is_certain=is_certain)
 
     def find_accesses(self, work: NodeWork) -> list[Extent]:
-        """Return which bytes of which allocations work touches."""
+        """Return which bytes of which allocations work touches; no bytes of none where it is known to touch nothing."""
         found, some, is_write = [], work.some, 0
         find = self._blocks.get
+        if not work.reads and not work.writes:
+            return [(0, 0, 0, 0)]
         for arrays in (work.reads, work.writes):
             for values in arrays:
                 block = find(id(values))

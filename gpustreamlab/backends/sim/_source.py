@@ -25,10 +25,10 @@ from gpustreamlab.backends._activity import (
     WorkBatch,
 )
 from gpustreamlab.backends._protocol import BackendStream
-from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue, plain_shape
 from gpustreamlab.backends.sim._preset import DevicePreset
 from gpustreamlab.errors import CaptureUnavailableError
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
+from gpustreamlab.schedule._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue, plain_shape
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:

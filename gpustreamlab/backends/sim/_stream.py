@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from gpustreamlab.backends._features import explain_unjoined, refuse_capture
 from gpustreamlab.backends._protocol import BackendStream
-from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, KernelSpec, Mark, SimEvent, StreamQueue, Wait
 from gpustreamlab.backends.sim._driver import SimDriver, closed_stream
 from gpustreamlab.errors import GraphCaptureError, InvalidHandleError
+from gpustreamlab.schedule._commands import CopyRun, CopySpec, KernelSpec, Mark, SimEvent, StreamQueue, Wait
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._source import Collecting

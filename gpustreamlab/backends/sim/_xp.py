@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.backends.sim._array import RandomModule, SimArray
-from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gpustreamlab.backends.sim._cost import (
     CHOOSING,
     CONSTANTS,
@@ -34,6 +33,7 @@ from gpustreamlab.backends.sim._cost import (
 from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
 from gpustreamlab.backends.sim._stream import NodeWork
 from gpustreamlab.errors import NotSimulatedError
+from gpustreamlab.schedule._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ def test_no_work_waits_for_an_engine_or_the_sms_of_another_device(kind, name, mo
     one, two = (same_and_other(rows, move).explain() for move in (0, 1))
     assert cause in {finding.code for finding in one.findings}
     assert cause not in {finding.code for finding in two.findings}
-    assert two.gain_ns == 1_000_000
+    assert two.bound_ns == 1_000_000
 
 
 def test_what_stood_in_front_is_looked_for_on_the_device_itself():

@@ -98,30 +98,41 @@ def test_the_host_comes_before_waits_that_order_data_and_these_are_never_advised
         assert one.fix.startswith(f"Keep this wait: {one.stream!r} uses arrays of {one.other!r}.")
         assert "leave out" not in one.fix
         assert one.saves_ns == 0
+        assert one.bound_ns == 0
         assert f"{one.code}: saves nothing" in one.head
 
 
-def test_what_is_to_be_gained_is_told_with_needed_waits_kept():
+def test_what_is_to_be_gained_is_what_it_is_then_shorter():
     found, mended = (explained_session(lambda lab, b=blocking: pipeline(lab, blocking=b)) for blocking in (True, False))
-    # Only uploads, one product and one download stand behind each other: the busiest stream needs less.
-    assert found.active_ns - found.gain_ns == pytest.approx(mended.active_ns, rel=0.001)
-    assert " to gain: waits for data that streams need are kept as they are" in found.headline
+    assert found.forecast.measured_ns - found.gain_ns == pytest.approx(mended.forecast.measured_ns, rel=0.001)
+    assert found.gain_ns == found.findings[0].saves_ns
+    assert found.headline.startswith("556 µs; 406 µs with the change below (27% less); ")
+    assert abs(found.forecast.error) < 0.001
     assert mended.gain_ns == 0
-    assert mended.headline.endswith("nothing to gain: waits for data that streams need are kept as they are")
-    # GIVEN the same trace, of which nobody knows what is shared
+    assert mended.headline.startswith("406 µs; nothing that was tried makes it shorter; ")
+
+
+def test_of_work_of_which_nobody_knows_what_it_touches_nothing_is_promised():
     with gsl.Session("sim") as lab:
         lab.capture("kernels", host=True)
-        pipeline(lab, blocking=False)
+        pipeline(lab, blocking=True)
         trace = lab.trace
-    assert shared(trace) == {("compute", "d2h"), ("h2d", "compute")}
     unknown = replace(trace, accesses=Accesses()).explain()
-    assert unknown.gain_ns > 0
-    assert unknown.findings[0].saves_ns > 0
+    assert unknown.gain_ns == 0
+    assert unknown.bound_ns > 0
+    assert all(one.saves_ns == 0 for one in unknown.findings)
+    assert any(one.bound_ns for one in unknown.findings)
+    assert "not promised" in unknown.findings[0].head
+    assert "Nothing is promised, as not all of what the work reads and writes" in " ".join(unknown.notes)
 
 
 def test_where_nobody_knows_whether_a_wait_is_needed_that_is_to_be_found_out_first():
-    found = record(PLANTED[Cause.EVENT_WAIT][0]).explain("a", "b")
+    trace = record(PLANTED[Cause.EVENT_WAIT][0])
+    found = trace.explain("a", "b")
+    assert found.findings[0].fix == "Leave out lab.stream('b').wait('a'): no array asks for it."
+    found = replace(trace, accesses=Accesses()).explain("a", "b")
     assert found.findings[0].fix.startswith("First find out whether 'b' needs that result")
+    assert (found.findings[0].saves_ns, found.findings[0].bound_ns) == (0, pytest.approx(2 * MS, rel=0.01))
 
 
 def test_streams_that_use_parts_of_an_array_that_do_not_meet_share_no_data():
@@ -146,7 +157,8 @@ def test_a_finding_has_its_records_and_figures():
     assert trace.names[trace.name[finding.call_row]] == "cudaStreamSynchronize"
     assert trace.lanes[trace.lane[finding.row]].name == "b"
     assert trace.lanes[trace.lane[finding.other_row]].name == "a"
-    assert finding.saves_ns == finding.waited_ns == pytest.approx(2 * MS, rel=0.001)
+    assert finding.waited_ns == pytest.approx(2 * MS, rel=0.001)
+    assert finding.saves_ns == pytest.approx(2 * MS, rel=0.01)
     assert trace.explain().to_pandas().code.tolist() == ["HOST_SYNC_STREAM"]
     assert [one.code for one in trace.explain(finding.row).findings] == [finding.code]
 
@@ -160,7 +172,8 @@ def test_a_finding_has_all_its_pieces_the_longest_first():
         assert (np.diff(late.waited_ns) <= 0).all()
         assert late.waited_ns[0] <= finding.waited_ns <= late.waited_ns.sum()
         assert (late.start_ns == trace.start_ns[late.row]).all()
-        assert {trace.lanes[lane].name for lane in trace.lane[late.row]} == {finding.stream}
+        lanes = {trace.lanes[lane].name for lane in trace.lane[late.row]}
+        assert finding.stream in lanes  # one change mends what was late on both
 
 
 def test_work_that_took_no_time_holds_nothing_up():
@@ -178,7 +191,7 @@ def test_names_of_ranges_and_kernels_can_be_asked_for():
 
     trace = record(program)
     (finding,) = trace.explain("load", "step").findings
-    assert (finding.code, finding.saves_ns, finding.stream) == (Cause.SAME_LANE, MS, "one")
+    assert (finding.code, finding.saves_ns, finding.bound_ns, finding.stream) == (Cause.SAME_LANE, 0, MS, "one")
     assert "one stream" in trace.explain().__repr__()
 
 
@@ -392,7 +405,7 @@ def test_what_ran_on_one_stream_by_mistake_could_be_saved():
 
     found = record(program).explain("a", "b")
     assert [finding.code for finding in found.findings] == [Cause.OTHER_STREAM]
-    assert found.findings[0].saves_ns == found.gain_ns == pytest.approx(2 * MS, rel=0.01)
+    assert found.findings[0].saves_ns == found.gain_ns == pytest.approx(2 * MS, rel=0.02)
 
 
 def test_a_name_of_a_range_is_found_beside_an_idle_stream_of_that_name():
@@ -459,7 +472,7 @@ class Program:
     def explain(self, *asked, **options):
         trace = make_kernel_trace(self.spans, edges=self.edges, threads=("main",), **options)
         self.found = trace.explain(*asked)
-        return [(finding.code, round(finding.saves_ns / 1e6, 1)) for finding in self.found.findings]
+        return [(one.code, round((one.saves_ns or one.bound_ns) / 1e6, 1)) for one in self.found.findings]
 
 
 def test_a_short_wait_of_the_host_does_not_stand_for_what_the_host_did_before():
@@ -485,8 +498,9 @@ def test_what_was_late_makes_late_what_follows_it():
     program.call("cudaStreamSynchronize", 12, 5_004)
     for start in range(5_018, 5_018 + 26 * 1_000, 26):
         program.work("b", start, start + 20, start - 8)
-    assert program.explain() == [(Cause.HOST_SYNC_STREAM, 4.6)]
-    assert program.found.findings[0].saves_ns <= program.found.gain_ns
+    # A stream that waits in place of the host keeps the order of work of which it is not known what it touches.
+    assert program.explain() == [(Cause.HOST_SYNC_STREAM, 5.0), (Cause.LAUNCH_BOUND, 1.0)]
+    assert program.found.findings[0].fix.startswith("Let streams wait in place of the host: lab.stream('b').wait('c').")
 
 
 def test_short_work_in_between_does_not_hide_what_filled_the_sms():
@@ -516,7 +530,9 @@ def test_the_wait_is_shared_out_among_an_event_and_what_came_then():
     awaited = program.work("b", 8, 1_108, 0)
     program.work("b", 1_109, 1_170, 4, detail=FULL)
     program.edges.append((awaited, program.work("a", 1_171, 3_000, 20), "wait"))
-    assert program.explain() == [(Cause.EVENT_WAIT, 1.1), (Cause.GRID_FILLS_DEVICE, 0.1)]
+    program.explain()
+    told = {one.code: round(one.bound_ns / 1e6, 1) for one in program.found.findings if one.bound_ns}
+    assert told == {Cause.EVENT_WAIT: 1.1, Cause.GRID_FILLS_DEVICE: 0.1}
 
 
 def test_kernels_that_take_many_times_as_long_did_other_work():
@@ -590,4 +606,4 @@ def test_a_piece_that_one_wait_held_up_before_its_launch_and_behind_it_is_told_o
         lab.synchronize()
         (finding,) = lab.explain().findings
     assert (finding.code, finding.piece_count, len(finding.pieces.row)) == (Cause.EVENT_WAIT, 1, 1)
-    assert finding.head == "EVENT_WAIT: saves at most 40.0 µs"
+    assert finding.head == "EVENT_WAIT: saves 40.0 µs"

@@ -377,7 +377,7 @@ def test_a_forgotten_synchronize_is_said_in_the_same_words_everywhere():
         texts = (report, str(lab.timeline()), repr(lab.timeline()), summary_text(trace), plan_picture(trace).header.empty)
     for text in texts:
         assert "1 span has not ended yet: lab.synchronize() waits for it" in " ".join(text.split())
-    assert "1 span in 1 host thread" in texts[2]  # its launch is there already
+    assert "2 spans in 1 host thread" in texts[2]  # its launch is there already, and that its stream was made
     # THEN nothing explains figures that are not there
     assert "Mean concurrency" not in report
     assert "What the ranges contain" not in report

@@ -18,10 +18,11 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpustreamlab._util.defences import delayed_interrupts
-from gpustreamlab.backends.sim._commands import (
+from gpustreamlab.errors import OptionError, SessionError
+from gpustreamlab.schedule._commands import (
     Batch,
     Command,
     CopyRun,
@@ -32,12 +33,30 @@ from gpustreamlab.backends.sim._commands import (
     StreamQueue,
     Wait,
 )
-from gpustreamlab.errors import OptionError, SessionError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
-    from gpustreamlab.backends.sim._preset import DevicePreset
     from gpustreamlab.backends.sim._source import Collecting
+
+
+class Card(Protocol):
+    """What the scheduler has to know of a device."""
+
+    @property
+    def sm_count(self) -> int:
+        """How many SMs it has."""
+
+    @property
+    def slots_per_sm(self) -> int:
+        """In how many slots an SM is counted."""
+
+    @property
+    def memory_bytes_per_s(self) -> int:
+        """What its memory gives at most."""
+
+    @property
+    def priority_range(self) -> tuple[int, int]:
+        """The lowest priority and the highest, which is the smaller number."""
 
 
 def share_bandwidth(draws: Sequence[tuple[float, float]], cap: float) -> float:
@@ -176,8 +195,10 @@ _STALE_ENTRIES = 4_096  # entries of the heap that may be out of date before it 
 class Scheduler:
     """Simulates the device's side of everything submitted to it."""
 
-    def __init__(self, preset: DevicePreset, *, engine_count: int = 3) -> None:
+    def __init__(self, preset: Card, *, engine_count: int = 3, is_shielded: bool = True) -> None:
         self.preset = preset
+        self._is_shielded = is_shielded
+        """Whether an interrupt must leave it whole; not where it is then thrown away."""
         self.now_ns = 0
         """The last instant that was simulated."""
         self.busy_count = 0
@@ -255,11 +276,17 @@ class Scheduler:
         if stream.is_busy:
             stream.queue.append(command)
             return
+        if not self._is_shielded:
+            self._begin(stream, command, now_ns)
+            return
         with delayed_interrupts():  # a stream has work, is busy, counted and going to wake up, or none of it
-            stream.queue.append(command)
-            stream.is_busy = True
-            self.busy_count += 1
-            self._wake_at(stream, now_ns)
+            self._begin(stream, command, now_ns)
+
+    def _begin(self, stream: StreamQueue, command: Command, now_ns: int) -> None:
+        stream.queue.append(command)
+        stream.is_busy = True
+        self.busy_count += 1
+        self._wake_at(stream, now_ns)
 
     def submit_kernel(
         self,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from gpustreamlab.analysis import Moment
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SMLimits
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
+    from gpustreamlab.analysis import Moment
     from gpustreamlab.backends.sim._source import Collecting
     from gpustreamlab.backends.sim._stream import SimCapture
 

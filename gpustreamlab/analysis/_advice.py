@@ -1,0 +1,477 @@
+"""What changing one thing, and then another, would gain: each is scheduled anew before it is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from gpustreamlab.analysis import _changes as changes
+from gpustreamlab.analysis._changes import Run
+from gpustreamlab.analysis._data_order import read_memory
+from gpustreamlab.analysis._host_waits import copy_rates
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Program, in_launch_order, read_program
+from gpustreamlab.analysis._replay import Impossible, calibrate, replay
+from gpustreamlab.analysis._strays import strays
+from gpustreamlab.errors import OptionError
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.typing import Cause, Change, Int64Array, SpanKind
+
+MOST_WORKS, PIECES = 2_000, 4
+"""Of runs with more work so many pieces, with so much work together, are scheduled anew and stand for the whole."""
+LEAST_SHARE = 0.02
+"""A change that gains less than this share of the run is not worth telling."""
+MOST_STEPS = 4
+"""How many changes are told, one on top of the other."""
+MOST_ERROR = 0.1
+"""From which error of the replay on gains are bounds."""
+STREAM_COUNTS = (2, 4, 8)
+"""On how many streams kernels of one stream are tried."""
+ENOUGH_SHARE = 0.9
+"""The fewest streams are advised that gain this share of what the best number of them does."""
+SAME_SHARE = 0.98
+"""Of changes that gain about the same, the simplest is advised, which comes first."""
+ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
+"""Causes of which one change is made: a further one of that kind would be another program."""
+USUAL_RATES: Mapping[int, float] = MappingProxyType({7: 13e9, 8: 27e9, 9: 53e9, 10: 53e9, 12: 53e9})
+"""Bytes per second of copies of page-locked memory, by the major compute capability: 85% of PCIe 3, 4 and 5 with 16 lanes."""
+ENOUGH_BUFFERS = 1 << 30
+"""With so many arrays no write waits for a read: only results order work."""
+GRAPH_CALL_NS, GRAPH_NODE_NS = 5_000, 200
+"""What the launch of a graph costs the host, and each node of it. Source: the simulated device, after an H100."""
+
+
+class Option(NamedTuple):
+    """Something that may be changed."""
+
+    key: str  # what it is called in texts
+    cause: Cause
+    make: Callable[[Run], Sequence[Run]]  # what the program would be: of several the best counts
+    is_last: bool = False  # only looked at where nothing else gains
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One change on top of those before it."""
+
+    key: str
+    cause: Cause
+    gain_ns: int
+    """What it gains, in ns."""
+    before: Run
+    after: Run
+
+    @property
+    def places(self) -> list[int]:
+        """Work that it changes, or that the calls launch which it changes, as places in `Program.works`."""
+        before, after = self.before.program, self.after.program
+        if before.works != after.works:
+            pairs = zip(before.works, after.works, strict=True)
+            return [place for place, (one, other) in enumerate(pairs) if one != other]
+        kept = frozenset(after.calls)
+        launched = [place for call in before.calls if call not in kept for place in call.works]
+        waiting = [after for _, after in sorted(before.waits - after.waits)]
+        return launched or waiting
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Advice:
+    """What a run took, what it would take, and what no order can beat."""
+
+    runs: tuple[Run, ...]
+    """The program as it was recorded: of a long one some pieces."""
+    measured_ns: int
+    """From the first start to the last end of its work, in ns."""
+    replayed_ns: int
+    """The same of the program played again as it was, in ns."""
+    steps: tuple[Step, ...]
+    """Changes, each on top of those before; what gains most comes first."""
+    floor_ns: int
+    """What no change of order can beat, in ns, with these changes made."""
+    floor_of: str
+    """What takes so long alone: copies, kernels, steps that need each other."""
+    works_share: float = 1.0
+    """How much of the work was scheduled anew."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether what no step changes is known to gain nothing: all that work touches is known, and where the host waited."""
+        is_known = all(run.memory.is_known and run.program.has_calls for run in self.runs)
+        return is_known and not self.is_bound
+
+    @property
+    def gain_ns(self) -> int:
+        """What all steps gain together, in ns."""
+        return sum(step.gain_ns for step in self.steps)
+
+    @property
+    def error(self) -> float:
+        """By how much the replay of the run as it was is off, as a share."""
+        return self.replayed_ns / self.measured_ns - 1 if self.measured_ns else 0.0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the replay is too far off to promise anything."""
+        return abs(self.error) > MOST_ERROR
+
+
+def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]]) -> Advice | None:
+    """Find what changing gains; None where the run cannot be played again.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    rows : ndarray of int64, shape (n_works,)
+        Kernels, copies and fills of one device.
+    calls
+        Rows of calls of the host that held it up, by what they did.
+    """
+    runs, measured_ns, share = _read_runs(trace, rows)
+    try:
+        walls = [replay(run.program).wall_ns for run in runs]
+    except Impossible:
+        return None
+    options = _options(trace, runs[0], calls)
+    steps, after = _greedy(_State(runs, tuple(walls)), options)
+    floors = [_floor(run) for run in after.runs]
+    floor_of = max({name for told in floors for name in told}, key=lambda name: sum(told.get(name, 0) for told in floors))
+    floor_ns = min(sum(told.get(floor_of, 0) for told in floors), after.wall_ns)
+    # Pieces stand for the whole: gains and the floor are shares of it.
+    whole_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
+    times = whole_ns / measured_ns if share < 1 else 1.0
+    return Advice(
+        runs,
+        whole_ns,
+        round(sum(walls) * times),
+        tuple(replace(step, gain_ns=round(step.gain_ns * times)) for step in steps),
+        round(floor_ns * times),
+        floor_of,
+        share,
+    )
+
+
+def _read_runs(trace: Trace, rows: Int64Array) -> tuple[tuple[Run, ...], int, float]:
+    """Read a run: whole, or of a long one some pieces; with what these took together, in ns, and which share of its work."""
+    if len(rows) <= MOST_WORKS:
+        wall_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
+        return (read_run(trace, rows),), wall_ns, 1.0
+    rows = in_launch_order(trace, rows)
+    size = MOST_WORKS // PIECES
+    firsts = np.linspace(0, len(rows) - size, PIECES).astype(np.int64).tolist()
+    pieces = [rows[first : first + size] for first in firsts]
+    launched_ns = np.append(trace.queued_ns[rows], trace.end_ns.max() + 1)
+    until_ns = [int(launched_ns[first + size]) for first in firsts]
+    runs = tuple(_read_piece(trace, piece, end_ns) for piece, end_ns in zip(pieces, until_ns, strict=True))
+    wall_ns = sum(int(trace.end_ns[piece].max() - trace.start_ns[piece].min()) for piece in pieces)
+    return runs, wall_ns, len(pieces) * size / len(rows)
+
+
+def _read_piece(trace: Trace, rows: Int64Array, until_ns: int) -> Run:
+    """Read the work of some rows, and the calls of the host meanwhile."""
+    from_ns = int(min(trace.queued_ns[rows].min(), trace.start_ns[rows].min()))
+    is_call = (trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & (trace.start_ns >= from_ns) & (trace.start_ns < until_ns)
+    chosen = np.sort(np.concatenate((rows, np.flatnonzero(is_call))))
+    part = trace[chosen]
+    run = read_run(part, np.searchsorted(chosen, rows))
+    works = tuple(work._replace(row=int(chosen[work.row])) for work in run.program.works)
+    calls = tuple(call._replace(row=int(chosen[call.row])) if call.row >= 0 else call for call in run.program.calls)
+    return run.with_program(works=works, calls=calls)
+
+
+CHANGES: Mapping[Change, Callable[[Run], Run | None]] = MappingProxyType(
+    {
+        Change.PINNED: changes.pinned,
+        Change.NO_HOST_WAITS: changes.no_host_waits,
+        Change.DEVICE_WAITS: changes.device_waits,
+        Change.FINE_WAITS: changes.fine_waits,
+        Change.SECOND_BUFFER: changes.two_buffers,
+        Change.MORE_STREAMS: partial(changes.in_streams, count=STREAM_COUNTS[-1]),
+        Change.ONE_STREAM: changes.in_one_stream,
+        Change.IN_TURN: changes.in_turn,
+        Change.GRAPH: partial(changes.as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS),
+        Change.THREADS: changes.in_threads,
+        Change.LOADED_BEFORE: changes.streams_before,
+    }
+)
+
+
+def change_run(
+    trace: Trace, run: Run, made: Iterable[Change], without: Iterable[Cause], calls: Mapping[Cause, Sequence[int]]
+) -> Run:
+    """Return a run with changes made one on top of the other, and then without some causes.
+
+    Raises
+    ------
+    OptionError
+        If one of them has nothing to change in this run, or it is not known how a cause would be mended.
+    MeasureError
+        If the run would then wait for itself.
+    """
+    for change in made:
+        changed = CHANGES[change](run)
+        if change is Change.LOADED_BEFORE:
+            changed = _loaded_before(changed or run, calls) or changed
+        if changed is None:
+            raise OptionError(f"Nothing in this run changes with {change.value!r}. Leave it out, or see trace.explain().")
+        run = changed
+    for cause in without:
+        found = [best for option in _options(trace, run, calls) if option.cause is cause and (best := _best_of(option, run))]
+        if not found:
+            raise OptionError(
+                f"Nothing is known that would take {cause} out of this run: what is waited for is needed, or unknown, or it is "
+                "not waited for. trace.explain() says which causes can be left out: those that save something."
+            )
+        run = min(found, key=lambda best: best[1])[0]
+    return run
+
+
+def _loaded_before(run: Run, calls: Mapping[Cause, Sequence[int]]) -> Run | None:
+    rows = frozenset(calls.get(Cause.LAZY_LOAD, ()))
+    return changes.calls_of(run, rows, _launch_ns(run)) if rows else None
+
+
+def _launch_ns(run: Run) -> int:
+    """Return what a launch costs the host, in the median, in ns."""
+    launches_ns = [call.cost_ns for call in run.program.calls if call.works and not call.awaits]
+    return int(np.median(launches_ns)) if launches_ns else 0
+
+
+def read_run(trace: Trace, rows: Int64Array) -> Run:
+    """Read the program of a trace, and calibrate it."""
+    program = read_program(trace, rows)
+    rows = np.array([work.row for work in program.works], np.int64)
+    with suppress(Impossible):  # then `replay` says so again
+        program = calibrate(program, trace.end_ns[rows] - trace.start_ns[rows])
+    return run_of(trace, program)
+
+
+def run_of(trace: Trace, program: Program) -> Run:
+    """Return a program with what its work touches."""
+    rows = np.array([work.row for work in program.works], np.int64)
+    return Run(program, read_memory(trace, rows), _rates(trace))
+
+
+def _rates(trace: Trace) -> dict[int, float]:
+    """Return what copies of page-locked memory reach each way, in bytes per second, as far as it is known."""
+    told = copy_rates(trace)
+    rates = dict(zip((UPLOAD, DOWNLOAD), told, strict=True))
+    known = {way: float(rate) for way, rate in rates.items() if rate is not None}
+    usual = USUAL_RATES.get(trace.metadata.device.compute_capability[0])
+    for way in rates:
+        # Links are as fast both ways; else it is what cards of that kind have.
+        known.setdefault(way, max(known.values(), default=usual) or 0.0)
+    return {way: rate for way, rate in known.items() if rate}
+
+
+# What may be changed
+
+
+def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> list[Option]:
+    """Return what may be changed, what is simplest first."""
+    program = run.program
+    found = [Option("pinned", Cause.PAGEABLE_COPY, _one(changes.pinned))]
+    if program.has_calls:
+        found += _options_of_host(run, calls)
+    found.append(Option("fine_waits", Cause.EVENT_WAIT, _one(changes.fine_waits)))
+    found.append(Option("two_buffers", Cause.EVENT_WAIT, _one(changes.two_buffers)))
+    if len({work.lane for work in program.works}) == 1 and any(run.memory.touches):
+        found.append(Option("by_role", Cause.SAME_LANE, _one(changes.by_role)))
+        found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True))
+    stray = _strayed(trace, program)
+    if stray:
+        found.append(Option("moved", Cause.OTHER_STREAM, _one(partial(changes.moved, lanes=stray))))
+    found.append(Option("whole_card", Cause.PARTITION_SMALL, _one(changes.whole_card)))
+    found.append(Option("other_part", Cause.PARTITION_SMALL, changes.other_part))
+    found.append(Option("in_turn", Cause.HOST_LATE, _one(changes.in_turn)))
+    if program.has_calls:
+        graph = partial(changes.as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
+        found.append(Option("as_graph", Cause.LAUNCH_BOUND, _one(graph), is_last=True))
+    return found
+
+
+def _options_of_host(run: Run, calls: Mapping[Cause, Sequence[int]]) -> Iterable[Option]:
+    waits = changes.host_waits(run.program)
+    of_device = [number for number, is_of_device in waits.items() if is_of_device]
+    of_stream = [number for number, is_of_device in waits.items() if not is_of_device]
+    for cause, numbers in ((Cause.HOST_SYNC_DEVICE, of_device), (Cause.HOST_SYNC_STREAM, of_stream)):
+        if numbers:
+            yield Option("host_waits", cause, _one(partial(_without_some, is_of_device=cause is Cause.HOST_SYNC_DEVICE)))
+    if of_device and of_stream:
+        cause = Cause.HOST_SYNC_DEVICE if len(of_device) > len(of_stream) else Cause.HOST_SYNC_STREAM
+        yield Option("host_waits", cause, _one(changes.no_host_waits))
+    yield Option("streams_before", Cause.LAUNCH_BOUND, _one(changes.streams_before))
+    for cause, rows in calls.items():
+        yield Option("calls", cause, _one(partial(changes.calls_of, rows=frozenset(rows), cost_ns=_launch_ns(run))))
+
+
+def _without_some(run: Run, *, is_of_device: bool) -> Run | None:
+    waits = changes.host_waits(run.program)
+    return changes.without_waits(run, [number for number, of_device in waits.items() if of_device == is_of_device])
+
+
+def _one(change: Callable[[Run], Run | None]) -> Callable[[Run], Sequence[Run]]:
+    def make(run: Run) -> Sequence[Run]:
+        made = change(run)
+        return () if made is None else (made,)
+
+    return make
+
+
+def _in_streams(run: Run) -> Sequence[Run]:
+    """Return the program with its kernels on some streams: on the fewest that gain about as much as any number of them."""
+    tried = [made for count in STREAM_COUNTS if (made := changes.in_streams(run, count)) is not None]
+    walls = [(replay(made.program).wall_ns, made) for made in tried]
+    if not walls:
+        return ()
+    now_ns, least_ns = replay(run.program).wall_ns, min(wall_ns for wall_ns, _ in walls)
+    return [next(made for wall_ns, made in walls if now_ns - wall_ns >= ENOUGH_SHARE * (now_ns - least_ns))]
+
+
+def _strayed(trace: Trace, program: Program) -> dict[int, int]:
+    """Return which work ran on another stream than was selected, and which that was."""
+    found = strays(trace)
+    selected = dict(zip(found.row.tolist(), found.selected.tolist(), strict=True))
+    return {place: selected[work.row] for place, work in enumerate(program.works) if selected.get(work.row, -1) >= 0}
+
+
+# The best of them, and what is then the best
+
+
+class _State(NamedTuple):
+    """A run, or pieces of it, as changed so far."""
+
+    runs: tuple[Run, ...]
+    walls: tuple[int, ...]  # what each takes, in ns
+
+    @property
+    def wall_ns(self) -> int:
+        return sum(self.walls)
+
+    def with_option(self, option: Option) -> _State | None:
+        """Return what it would be with something changed; None where nothing is to change, or it cannot be."""
+        found = [_best_of(option, run) for run in self.runs]
+        if not any(found):
+            return None
+        pairs = [one or (run, wall_ns) for one, run, wall_ns in zip(found, self.runs, self.walls, strict=True)]
+        runs, walls = zip(*pairs, strict=True)
+        return _State(runs, walls)
+
+    def step_to(self, option: Option, after: _State) -> Step:
+        """Return the change to another state; where it gains most stands for it."""
+        gains = [before - now for before, now in zip(self.walls, after.walls, strict=True)]
+        most = int(np.argmax(gains))
+        return Step(option.key, option.cause, sum(gains), self.runs[most], after.runs[most])
+
+
+def _best_of(option: Option, run: Run) -> tuple[Run, int] | None:
+    """Return the program with something changed, and what it takes; None where there is nothing to change."""
+    best: tuple[Run, int] | None = None
+    try:
+        for made in option.make(run):
+            wall_ns = replay(made.program).wall_ns
+            if best is None or wall_ns < best[1]:
+                best = made, wall_ns
+    except Impossible:
+        return None
+    return best
+
+
+def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _State]:
+    """Make the change that gains most, then the one that gains most of what is left, until little is."""
+    least_ns = LEAST_SHARE * state.wall_ns
+    steps: list[Step] = []
+    left = list(options)
+    while left and len(steps) < MOST_STEPS:
+        found = [(option, after) for option in left if (after := state.with_option(option)) is not None]
+        worth = [one for one in found if state.wall_ns - one[1].wall_ns > least_ns]
+        first = [one for one in worth if not one[0].is_last] or worth
+        if not first:
+            break
+        most_ns = max(state.wall_ns - after.wall_ns for _, after in first)
+        option, after = next(one for one in first if state.wall_ns - one[1].wall_ns >= SAME_SHARE * most_ns)
+        steps.append(state.step_to(option, after))
+        state = after
+        once = option.cause in ONE_OF
+        left = [one for one in left if one is not option and not (once and one.cause is option.cause)]
+    if not steps:
+        steps, state = _together(state, options, least_ns)
+    return steps, state
+
+
+def _together(state: _State, options: Sequence[Option], least_ns: float) -> tuple[list[Step], _State]:
+    """Make all changes where none alone gains anything, and take back those without which as much is gained."""
+    chosen = [option for option in options if not option.is_last]
+    path = _path(state, chosen)
+    if len(path) < 2 or state.wall_ns - path[-1][1].wall_ns <= least_ns:
+        return [], state
+    all_ns = path[-1][1].wall_ns
+    for option in [option for option, _ in path]:
+        rest = [one for one in chosen if one is not option]
+        shorter = _path(state, rest)
+        if shorter and shorter[-1][1].wall_ns <= all_ns + least_ns / 2:
+            chosen = rest
+    steps = []
+    for option, after in _path(state, chosen):
+        steps.append(state.step_to(option, after))
+        state = after
+    return steps, state
+
+
+def _path(state: _State, options: Sequence[Option]) -> list[tuple[Option, _State]]:
+    """Make changes one on top of the other, as far as each has something to change."""
+    path = []
+    for option in options:
+        after = state.with_option(option)
+        if after is not None:
+            path.append((option, after))
+            state = after
+    return path
+
+
+def _floor(run: Run) -> dict[str, int]:
+    """Return what no change of order can beat, in ns, by what takes so long alone.
+
+    That is the work of each engine of the card, and the longest chain of work of which each needs what is before it.
+    """
+    program = run.program
+    ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
+    told = dict.fromkeys(ways.values(), 0)
+    sm_ns = 0.0
+    for work in program.works:
+        if work.kind in ways:
+            told[ways[work.kind]] += work.alone_ns
+        elif work.kind == KERNEL:
+            slots = program.card.slots_per_sm * work.sms
+            waves = -(-work.blocks * work.slots // slots)
+            sm_ns += work.alone_ns * min(1.0, work.blocks * work.slots / (slots * waves)) * work.sms / program.card.sm_count
+    chain_ns = _chain_ns(run)
+    only = {work.kind for work in program.works}
+    if only == {KERNEL}:
+        return {"kernels": max(chain_ns, int(sm_ns))}
+    return told | {"kernels": int(sm_ns), "steps that need each other": chain_ns}
+
+
+def _chain_ns(run: Run) -> int:
+    """Return how long the longest chain of work is that has to go one after the other, in ns.
+
+    Work of which it is not known that it uses data is taken to need the order of its stream.
+    """
+    works, touches = run.program.works, run.memory.touches
+    before: dict[int, list[int]] = {}
+    for first, second in run.memory.edges(ENOUGH_BUFFERS):
+        before.setdefault(second, []).append(first)
+    ends_ns: list[int] = []
+    last: dict[int, int] = {}
+    for place, work in enumerate(works):
+        known = [ends_ns[one] for one in before.get(place, ())]
+        if not touches[place] and work.home in last:
+            known.append(ends_ns[last[work.home]])
+        ends_ns.append(max(known, default=0) + work.alone_ns)
+        last[work.home] = place
+    return max(ends_ns, default=0)

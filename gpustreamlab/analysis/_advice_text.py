@@ -1,0 +1,199 @@
+"""What a change is: what happened without it, and the lines to type, for the program at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from gpustreamlab.analysis import _changes as changes
+from gpustreamlab.analysis._advice import Step
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program
+from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.model import Trace, display_name
+
+_NAME_WIDTH = 40
+_MOST_NAMES = 3
+
+
+def step_texts(trace: Trace, step: Step) -> tuple[str, str]:
+    """Return what happened, and what to type; the latter is empty where the cause's own advice says it."""
+    return _TEXTS[step.key](trace, step)
+
+
+def _pinned(trace: Trace, step: Step) -> tuple[str, str]:
+    before, after = step.before.program, step.after.program
+    told, lines = [], []
+    for kind, where in ((UPLOAD, "to the device"), (DOWNLOAD, "to the host")):
+        own = [place for place in changes.large_pageable(before) if before.works[place].kind == kind]
+        if own:
+            size = sum(before.works[one].size_bytes for one in own)
+            lasted_ns = sum(before.works[one].alone_ns for one in own)
+            rate = size / max(1, sum(after.works[one].alone_ns for one in own))
+            told.append(
+                f"{count_text(len(own), 'copy', 'copies')} of pageable memory {where}, {size / 1e6:,.1f} MB at "
+                f"{size / max(1, lasted_ns):.0f} GB/s, held up the host; page-locked memory gives {rate:.0f} GB/s."
+            )
+            lines.append("x.get(out=pinned, blocking=False)" if kind == DOWNLOAD else "x.set(pinned)")
+    fix = f"Let the host's side be pinned = lab.memory.pinned_empty(shape, dtype), then {' and '.join(lines)}."
+    return " ".join(told), f"{fix}{_new_waits(trace, step, ' As the host then goes on, streams must wait: ')}"
+
+
+def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
+    before, after = step.before.program, step.after.program
+    kept = frozenset(after.calls)
+    gone = [call for call in before.calls if call.awaits and call not in kept]
+    names = sorted({trace.names[trace.name[call.row]] for call in gone if call.row >= 0})
+    text = f"The host waited {count_text(len(gone), 'time')} in {_listed(names)} before it launched more."
+    values = [call for call in gone if call.works]
+    copies = [call for call in gone if not call.works and _is_behind_copy(before, call)]
+    lines = []
+    if values:
+        lines.append("Read values such as float(x) or x.item() only behind the loop: each read waits.")
+    if copies:
+        lines.append("Copy without blocking, to pinned memory: x.get(out=pinned, blocking=False), and wait once at the end.")
+    waits = _new_waits(trace, step, "Let streams wait in place of the host: ")
+    if waits:
+        lines.append(waits)
+    elif len(values) + len(copies) < len(gone):
+        lines.append("Leave these waits out: what is launched behind them needs nothing of what they wait for.")
+    if len(values) + len(copies) < len(gone):
+        lines.append("Where the host reads a result itself, wait right there.")
+    return text, " ".join(lines)
+
+
+def _is_behind_copy(program: Program, call: Call) -> bool:
+    """Tell whether a call waits for one copy to the host, as `get` does."""
+    return len(call.awaits) == 1 and program.works[call.awaits[0]].kind == DOWNLOAD
+
+
+def _new_waits(trace: Trace, step: Step, head: str) -> str:
+    """Say which streams now have to wait for which, where the host saw to that before."""
+    known = _lane_pairs(step.before.program, step.before.program.waits)
+    new = [pair for pair in _lane_pairs(step.after.program, step.after.program.waits) if pair not in known]
+    if not new:
+        return ""
+    typed = ", ".join(f"lab.stream({_lane(trace, after)}).wait({_lane(trace, before)})" for before, after in new[:_MOST_NAMES])
+    return f"{head}{typed}."
+
+
+def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
+    before, after = step.before.program, step.after.program
+    needed = _lane_pairs(after, after.waits)
+    told, lines = [], []
+    for pair in _lane_pairs(before, before.waits - after.waits)[:_MOST_NAMES]:
+        first, second = (_lane(trace, lane) for lane in pair)
+        if pair in needed:
+            told.append(f"{second} waited for more of {first} than it uses.")
+            lines.append(
+                f"Record an event behind each part on {first}, and let {second} wait for the one that it needs: "
+                f"done = lab.stream({first}).record(), then lab.stream({second}).wait(done)."
+            )
+        else:
+            told.append(f"{second} waited for {first} and uses nothing of it.")
+            lines.append(f"Leave out lab.stream({second}).wait({first}): no array asks for it.")
+    return " ".join(told), " ".join([*lines, *filter(None, [_new_waits(trace, step, "Instead: ")])])
+
+
+def _two_buffers(trace: Trace, step: Step) -> tuple[str, str]:
+    before, after = step.before.program, step.after.program
+    told = []
+    for first, second in _lane_pairs(before, before.waits - after.waits)[:_MOST_NAMES]:
+        told.append(f"{_lane(trace, second)} waited until {_lane(trace, first)} had read the array that it writes over.")
+    pair = "a second array of that size, and write the two in turn: the other one is still read meanwhile"
+    return " ".join(told), f"Use {pair}. Keep the waits, each for the event of its own array."
+
+
+def _streams(trace: Trace, step: Step) -> tuple[str, str]:
+    after = step.after.program
+    used = sorted({work.lane for work in after.works})
+    own = _lane(trace, step.before.program.works[0].lane)
+    what = {KERNEL: "kernels", UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
+    roles: dict[int, list[str]] = {}
+    for lane in used:
+        kinds = sorted({work.kind for work in after.works if work.lane == lane and work.kind in what})
+        roles[lane] = [what[kind] for kind in kinds]
+    text = f"All work is on {own}: a stream runs its work in order, so nothing overlaps."
+    kernel_lanes = sum("kernels" in role for role in roles.values())
+    parts = [", ".join(role) for role in roles.values() if role and role != ["kernels"]]
+    if kernel_lanes:
+        parts.insert(0, "the kernels" if kernel_lanes == 1 else f"kernels that share no data in turn on {kernel_lanes} streams")
+    waits = " with lab.stream('b').wait('a') where one uses what the other made" if after.waits else ""
+    return text, f"Give a stream each to {'; '.join(parts)}: lab.stream('other'){waits}."
+
+
+def _whole_card(trace: Trace, step: Step) -> tuple[str, str]:
+    before = step.before.program
+    lanes = [lane for lane, seat in enumerate(before.seats) if seat and any(work.lane == lane for work in before.works)]
+    sizes = sorted({len(seat) for seat in before.seats if seat})
+    names = _listed([_lane(trace, lane) for lane in lanes])
+    sms = ", ".join(f"{size}" for size in sizes)
+    text = f"Work of {names} has {sms} of {before.card.sm_count} SMs, fewer than it could use."
+    return text, f"Let {names} use the whole card: lab.stream(name) without partition=, or give the partition more SMs."
+
+
+def _other_part(trace: Trace, step: Step) -> tuple[str, str]:
+    before, after = step.before.program, step.after.program
+    lane = next(lane for lane, (one, other) in enumerate(zip(before.seats, after.seats, strict=True)) if one != other)
+    part = next(part for part in after.parts if part.sms == after.seats[lane])
+    text = f"Nothing runs in partition {part.name!r}, with {len(part.sms)} SMs."
+    return text, f"Let {_lane(trace, lane)} run there: lab.stream({_lane(trace, lane)}, partition={part.name!r})."
+
+
+def _streams_before(trace: Trace, step: Step) -> tuple[str, str]:
+    made = [call for call in step.before.program.calls if call.makes_stream]
+    took = format_ns(sum(call.cost_ns for call in made))
+    text = f"The host made {count_text(len(made), 'stream')} between launches, which took it {took}."
+    return text, "Make streams once, before the loop: streams = [lab.stream(f's{i}') for i in range(n)]."
+
+
+def _in_turn(trace: Trace, step: Step) -> tuple[str, str]:
+    lanes = list(dict.fromkeys(work.lane for work in step.before.program.works))
+    names = [_lane(trace, lane) for lane in lanes[:2]]
+    text = f"All of {names[0]} was launched before {_listed(names[1:])}, which had nothing to do until then."
+    return text, f"Launch in turn: one piece on {names[0]}, then one on {_listed(names[1:])}, and so on."
+
+
+def _as_graph(trace: Trace, step: Step) -> tuple[str, str]:
+    before = step.before.program
+    launches = [call for call in before.calls if call.works]
+    each = format_ns(sum(call.cost_ns + call.gap_ns for call in before.calls if not call.awaits) // max(1, len(launches)))
+    text = f"Each of {count_text(len(launches), 'launch', 'launches')} takes the host {each}, longer than the card needs."
+    return text, "Capture the launches once as a CUDA graph and launch that, or make fewer, longer kernels."
+
+
+def _own(trace: Trace, step: Step) -> tuple[str, str]:
+    return "The host was held up in calls that need not be there.", ""
+
+
+_TEXTS: Mapping[str, Callable[[Trace, Step], tuple[str, str]]] = MappingProxyType(
+    {
+        "pinned": _pinned,
+        "host_waits": _host_waits,
+        "fine_waits": _fine_waits,
+        "two_buffers": _two_buffers,
+        "by_role": _streams,
+        "in_streams": _streams,
+        "moved": _own,
+        "whole_card": _whole_card,
+        "other_part": _other_part,
+        "streams_before": _streams_before,
+        "in_turn": _in_turn,
+        "as_graph": _as_graph,
+        "calls": _own,
+    }
+)
+
+
+def _lane(trace: Trace, lane: int) -> str:
+    return repr(display_name(trace.lanes[lane].name, _NAME_WIDTH)) if lane < len(trace.lanes) else "another stream"
+
+
+def _lane_pairs(program: Program, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return between which streams pairs of work are, in order of the work; each once."""
+    works = program.works
+    return list(dict.fromkeys((works[before].lane, works[after].lane) for before, after in sorted(pairs)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

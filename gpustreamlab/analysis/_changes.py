@@ -1,0 +1,325 @@
+"""Changes of a program, as pure functions: what it would be if one thing were done in another way.
+
+Where a change takes an order away that a wait gave, the data keep what is needed of it: see `_data_order`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpustreamlab.analysis._data_order import Memory, across, host_orders, kept_for_opaque, needed_calls
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work
+
+SMALL_BYTES = 1 << 16
+"""A smaller copy of pageable memory is a value that the host reads: the wait is the cause, not the memory."""
+COPY_NS = 1_500
+"""What a copy takes besides its bytes, about."""
+MOST_SPACING_NS = 100_000
+"""Between launches that follow closer than this the host does little else; what it does more is no matter of a graph."""
+FEWEST_NODES = 4
+"""From how many launches on a graph is worth it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A program and what its work touches: what changes are made to."""
+
+    program: Program
+    memory: Memory
+    rates: Mapping[int, float]
+    """Bytes per second of copies of page-locked memory, by `UPLOAD` and `DOWNLOAD`; what is missing is not known."""
+
+    def with_program(self, **changed: object) -> Run:
+        """Return the same with another program."""
+        return Run(self.program.change(**changed), self.memory, self.rates)
+
+
+Change = Callable[[Run], Run | None]
+"""None where there is nothing to change."""
+
+
+# Memory of the host
+
+
+def pinned(run: Run) -> Run | None:
+    """Let copies of some size be of page-locked memory: faster, and the host goes on. Orders that the host gave stay."""
+    program = run.program
+    hit = frozenset(large_pageable(program))
+    if not hit or any(program.works[place].kind not in run.rates for place in hit):
+        return None
+    works = tuple(
+        work._replace(is_pageable=False, alone_ns=_pinned_ns(run, work)) if place in hit else work
+        for place, work in enumerate(program.works)
+    )
+    calls = {number for number, call in enumerate(program.calls) if call.awaits and hit.intersection(call.works)}
+    changed = run.with_program(works=works)
+    return without_waits(changed, calls) or changed
+
+
+def large_pageable(program: Program) -> list[int]:
+    """Return the copies of pageable memory that are more than a value."""
+    return [place for place, work in enumerate(program.works) if work.is_pageable and work.size_bytes > SMALL_BYTES]
+
+
+def _pinned_ns(run: Run, work: Work) -> int:
+    return min(work.alone_ns, int(work.size_bytes / run.rates[work.kind] * 1e9) + COPY_NS)
+
+
+# Waits of the host
+
+
+def host_waits(program: Program) -> dict[int, bool]:
+    """Return the waits of the host that hold up launches, by their places in `Program.calls`, and which await several streams.
+
+    Copies of pageable memory of some size are no waits: that is `pinned`.
+    """
+    last = max((number for number, call in enumerate(program.calls) if call.works), default=-1)
+    large = frozenset(large_pageable(program))
+    return {
+        number: call.is_of_device
+        for number, call in enumerate(program.calls[: last + 1])
+        if call.awaits and not call.ends_cell and not large.intersection(call.works) and (number < last or call.works)
+    }
+
+
+def without_waits(run: Run, numbers: Iterable[int]) -> Run | None:
+    """Leave out some waits of the host but those that it may need; streams wait in their place, as far as data ask for it."""
+    program = run.program
+    left_out = frozenset(numbers) - needed_calls(program, run.memory)
+    if not left_out:
+        return None
+    calls = tuple(_not_waiting(call) if number in left_out else call for number, call in enumerate(program.calls))
+    orders = host_orders(program, left_out)
+    waits = program.waits | across(program, run.memory.edges()) | kept_for_opaque(program, run.memory, orders)
+    return run.with_program(calls=calls, waits=waits)
+
+
+def _not_waiting(call: Call) -> Call:
+    return call._replace(awaits=(), back_ns=0, cost_ns=call.latency_ns if call.works else 0)
+
+
+def no_host_waits(run: Run) -> Run | None:
+    """Leave out all waits of the host that it does not need."""
+    return without_waits(run, host_waits(run.program))
+
+
+def device_waits(run: Run) -> Run | None:
+    """Make each wait of the host one of all streams that it launches on next."""
+    program = run.program
+    numbers = frozenset(host_waits(program))
+    if not numbers:
+        return None
+    calls = tuple(_not_waiting(call) if number in numbers else call for number, call in enumerate(program.calls))
+    waits = across(program, program.waits | host_orders(program, numbers))
+    return run.with_program(calls=calls, waits=waits)
+
+
+# Waits of streams
+
+
+def fine_waits(run: Run, buffers: int = 1) -> Run | None:
+    """Let streams wait for what their data ask for, and for nothing else; with more buffers writes wait for less."""
+    program = run.program
+    kept = kept_for_opaque(program, run.memory, program.waits)
+    waits = across(program, run.memory.edges(buffers)) | kept
+    return None if waits == program.waits else run.with_program(waits=waits)
+
+
+def two_buffers(run: Run) -> Run | None:
+    """Let writes that replace an array write another one meanwhile, in turn."""
+    return fine_waits(run, 2)
+
+
+# Streams
+
+
+def by_role(run: Run) -> Run | None:
+    """Give uploads, kernels and downloads a stream each."""
+    places = {UPLOAD: 0, KERNEL: 1, DOWNLOAD: 2}
+    return _spread(run, [places.get(work.kind, 1) for work in run.program.works], 3)
+
+
+def in_streams(run: Run, count: int) -> Run | None:
+    """Let kernels go in turn on some streams, each behind what it needs; copies each way have one."""
+    kinds = [work.kind for work in run.program.works]
+    behind = {after: before for before, after in sorted(run.memory.edges()) if kinds[before] == KERNEL}
+    lanes, turn, taken = [], 0, set[int]()
+    for place, work in enumerate(run.program.works):
+        if work.kind != KERNEL:
+            lanes.append(count + (work.kind == DOWNLOAD))
+            continue
+        before = behind.get(place, -1)
+        if before >= 0 and before not in taken:  # what follows a kernel goes on in its stream, the first that does
+            taken.add(before)
+            lanes.append(lanes[before])
+        else:
+            lanes.append(turn % count)
+            turn += 1
+    return _spread(run, lanes, count + 2)
+
+
+def _spread(run: Run, lanes: Sequence[int], count: int) -> Run | None:
+    """Give the work other streams; only data order it then, so nothing may be opaque, and no partition or priority be set."""
+    program = run.program
+    if any(program.seats) or any(program.priorities) or not run.memory.is_known or len(set(lanes)) < 2:
+        return None
+    works = tuple(work._replace(lane=lane) for work, lane in zip(program.works, lanes, strict=True))
+    changed = run.with_program(works=works, seats=(None,) * count, priorities=(0,) * count, waits=frozenset())
+    return changed.with_program(waits=across(changed.program, run.memory.edges()))
+
+
+def in_one_stream(run: Run) -> Run | None:
+    """Put all work in one stream, in the order of its launches."""
+    program = run.program
+    if len({work.lane for work in program.works}) < 2:
+        return None
+    works = tuple(work._replace(lane=0) for work in program.works)
+    return run.with_program(works=works, seats=(None,), priorities=(0,), waits=frozenset())
+
+
+def moved(run: Run, lanes: Mapping[int, int]) -> Run | None:
+    """Let some work run in other streams of the program, behind what it needs of those that it leaves."""
+    program = run.program
+    if not lanes or any(run.memory.touches[place] is None for place in lanes):
+        return None
+    works = tuple(work._replace(lane=lanes[place]) if place in lanes else work for place, work in enumerate(program.works))
+    changed = run.with_program(works=works)
+    return changed.with_program(waits=across(changed.program, program.waits | run.memory.edges()))
+
+
+# SMs
+
+
+def whole_card(run: Run) -> Run | None:
+    """Let all streams use all SMs."""
+    seats = run.program.seats
+    return run.with_program(seats=(None,) * len(seats)) if any(seats) else None
+
+
+def other_part(run: Run) -> list[Run]:
+    """Return what is to be tried: each stream of a partition in each one where nothing runs."""
+    program = run.program
+    free = [part.sms for part in program.parts if part.sms not in program.seats]
+    return [
+        run.with_program(seats=(*program.seats[:lane], sms, *program.seats[lane + 1 :]))
+        for sms in free
+        for lane, seat in enumerate(program.seats)
+        if seat
+    ]
+
+
+def with_priorities(run: Run, levels: Mapping[int, int]) -> Run:
+    """Give some streams other priorities; a lower number goes first."""
+    priorities = tuple(levels.get(lane, priority) for lane, priority in enumerate(run.program.priorities))
+    card = run.program.card._replace(priority_range=(max(0, *priorities), min(0, *priorities)))
+    return run.with_program(priorities=priorities, card=card)
+
+
+# Launches
+
+
+def streams_before(run: Run) -> Run | None:
+    """Make streams before the run."""
+    if not any(call.makes_stream for call in run.program.calls):
+        return None
+    calls = tuple(call._replace(cost_ns=0) if call.makes_stream else call for call in run.program.calls)
+    return run.with_program(calls=calls)
+
+
+def calls_of(run: Run, rows: Collection[int], cost_ns: int) -> Run | None:
+    """Let some calls, by their rows, take so long at most, and wait for nothing."""
+    chosen = frozenset(rows)
+    calls = tuple(
+        call._replace(cost_ns=min(cost_ns, call.cost_ns), awaits=(), back_ns=0) if call.row in chosen else call
+        for call in run.program.calls
+    )
+    return run.with_program(calls=calls) if calls != run.program.calls else None
+
+
+def in_turn(run: Run) -> Run | None:
+    """Launch what stands between two waits of the host stream by stream in turn, each after what it waits for."""
+    program = run.program
+    before: dict[int, list[int]] = {}
+    for source, target in program.waits:
+        before.setdefault(target, []).append(source)
+    done: set[int] = set()
+    found: list[Call] = []
+    stretch: list[Call] = []
+    for call in (*program.calls, None):
+        if call is not None and not call.awaits:
+            stretch.append(call)
+            continue
+        found += _in_turn(program, stretch, before, done)
+        stretch = []
+        if call is not None:
+            found.append(call)
+            done.update(call.works)
+    return None if tuple(found) == program.calls else run.with_program(calls=tuple(found))
+
+
+def _in_turn(program: Program, stretch: Sequence[Call], before: Mapping[int, Sequence[int]], done: set[int]) -> list[Call]:
+    """Order the launches of a stretch; a call that launches nothing goes with the launch behind it."""
+    units: dict[int, deque[list[Call]]] = {}
+    unit: list[Call] = []
+    for call in stretch:
+        unit.append(call)
+        if call.works:
+            units.setdefault(program.works[call.works[0]].lane, deque()).append(unit)
+            unit = []
+    found: list[Call] = []
+    while any(units.values()):
+        count = len(found)
+        for own in units.values():
+            if own and all(source in done for place in own[0][-1].works for source in before.get(place, ())):
+                found += own[0]
+                done.update(own.popleft()[-1].works)
+        if len(found) == count:  # a wait for what is launched elsewhere
+            found += [call for own in units.values() for rest in own for call in rest]
+            break
+    return found + unit
+
+
+def in_threads(run: Run) -> Run | None:
+    """Let each stream have a thread that launches on it, all at the same time; what launches nothing goes with what follows."""
+    if len({work.lane for work in run.program.works}) < 2:
+        return None
+    calls: list[Call] = []
+    before: list[Call] = []
+    thread = 0
+    for call in run.program.calls:
+        before.append(call)
+        if call.works:
+            thread = run.program.works[call.works[0]].lane
+            calls += [one._replace(thread=thread) for one in before]
+            before = []
+    return run.with_program(calls=(*calls, *(one._replace(thread=thread) for one in before)))
+
+
+def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
+    """Launch what stands between two waits of the host in one call, as a CUDA graph: so long for it, and so long for each."""
+    calls: list[Call] = []
+    stretch: list[Call] = []
+    for call in (*run.program.calls, None):
+        is_close = call is not None and (call.gap_ns <= MOST_SPACING_NS or not stretch)
+        if call is not None and is_close and not call.awaits:
+            stretch.append(call)
+            continue
+        calls += _as_graph(stretch, call_ns, node_ns)
+        stretch = []
+        if call is not None:
+            (calls if call.awaits else stretch).append(call)
+    calls += stretch
+    return run.with_program(calls=tuple(calls))
+
+
+def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]:
+    launches = [call for call in stretch if call.works]
+    if len(launches) < FEWEST_NODES or len({call.thread for call in stretch}) > 1:
+        return list(stretch)
+    first = launches[0]
+    places = tuple(place for call in launches for place in call.works)
+    cost_ns = call_ns + node_ns * len(places)
+    gap_ns = stretch[0].gap_ns
+    return [first._replace(gap_ns=gap_ns, cost_ns=cost_ns, works=places, latency_ns=first.latency_ns + cost_ns)]

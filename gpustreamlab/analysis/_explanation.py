@@ -1,0 +1,329 @@
+"""What `explain` gives back: findings, three plain figures of the whole, and how both are said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from gpustreamlab._util.words import wrap_sentence
+from gpustreamlab.analysis._host_waits import calls_by
+from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, pending_text, simulated_notes
+from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.analysis._stacks import HostBound
+from gpustreamlab.model import TraceMetadata, display_name
+from gpustreamlab.typing import Cause, Certainty
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LISTED_FINDINGS = 10
+"""How many findings are shown; all are in `Explanation.findings`."""
+HOST_FIRST_SHARE = 0.1
+"""From which share of that time on it comes first that streams waited for the host with the card idle."""
+LEAST_SHARE = 0.01
+"""From which share of the time that anything ran a finding is worth telling."""
+LEAST_NS = 10_000
+"""From which time on: less is a launch more or less."""
+FULL_SHARE = 0.9
+"""Of what takes this share of the run alone it is said that it fills the card."""
+_NAME_WIDTH = 32
+_COUNTS = ("no change", "the change", "the two changes", "the three changes", "the four changes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One reason why pieces of work of one stream did not overlap with those of another."""
+
+    code: Cause
+    """The cause."""
+    certainty: Certainty
+    """How sure it is."""
+    stream: str
+    """The stream whose work began late."""
+    other: str | None
+    """The stream whose work ran meanwhile; None where it is no single one."""
+    saves_ns: int
+    """What the whole is predicted to be shorter by with this changed, in ns: the run was scheduled anew, with the changes of
+    findings in front of it made. 0 where changing it gains nothing, and where nothing can be promised."""
+    bound_ns: int
+    """Where nothing can be promised the most that the whole could be shorter without it, in ns; 0 for a wait that is known to
+    be needed, and where it was scheduled anew."""
+    waited_ns: int
+    """For how long others ran while this work waited, but no longer than it and what followed it then ran
+    alone, in ns; of all such pieces."""
+    piece_count: int
+    """How many pieces of work it concerns."""
+    pair_count: int
+    """How many pairs of streams: of more than one, `stream`, `other` and the rows are those of the longest piece."""
+    row: int
+    """Row of the first work of the longest of them."""
+    other_row: int
+    """Row of the work that stood in front, or -1."""
+    call_row: int
+    """Row of the call of the host that proves it, or -1."""
+    text: str
+    """What happened, in one sentence with the figures of the longest."""
+    fix: str
+    """What to type, or to do."""
+    pieces: LatePieces = field(default=NO_PIECES, repr=False, compare=False)
+    """All pieces that it concerns; none for `Cause.SAME_LANE`."""
+    thread: str | None = None
+    """The thread that launched late; None where the host is not the cause, or the thread not known."""
+    last_call_row: int = -1
+    """Row of the last call of that thread before the launch of the longest, or -1."""
+    launch_row: int = -1
+    """Row of that launch, or -1."""
+    function: str | None = None
+    """Where the thread stood most often, in all such gaps; None without samples of its stack."""
+    function_share: float = 0.0
+    """In which share of the samples."""
+    sample_count: int = 0
+    """How many samples there are in these gaps."""
+    step: int = -1
+    """Which of the changes one after the other this is, the first is 0; -1 where none is predicted to gain anything."""
+
+    @property
+    def head(self) -> str:
+        """The cause, how sure it is, and what changing it saves, in a line."""
+        why, which, saves = told_columns(self)
+        after = "after that " if self.step > 0 else ""
+        return f"{why}: {after}saves {saves}{f'; {which}' if self.pair_count > 1 else ''}"
+
+    @property
+    def page(self) -> str:
+        """Page of the documentation on this cause, with a program that shows it and the same mended."""
+        return f"docs/how-to/why/{self.code.lower().replace('_', '-')}.md"
+
+    def __str__(self) -> str:
+        return f"{self.code} ({self.certainty}): {self.text} {self.fix} See {self.page}."
+
+
+def told_columns(finding: Finding) -> list[str]:
+    """Write why, which work, and what changing it saves."""
+    likely = " (likely)" if finding.certainty is Certainty.LIKELY else ""
+    stream, other = (display_name(name, _NAME_WIDTH) for name in (finding.stream, finding.other or "others"))
+    which = f"{stream}, while {other} ran"
+    if finding.code is Cause.SAME_LANE:
+        which = f"{stream}, for both" if finding.step < 0 else stream
+    elif finding.step >= 0 and finding.other is None:
+        which = stream
+    if finding.pair_count > 1:
+        which = f"{finding.pair_count:,} pairs of streams; the longest: {which}"
+    times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
+    longer = f", took longer by {format_ns(finding.waited_ns)}" if finding.code is Cause.SLOWED_DOWN else ""
+    saves = f"nothing{longer}"
+    if finding.saves_ns:
+        saves = format_ns(finding.saves_ns)
+    elif finding.bound_ns:
+        saves = f"at most {format_ns(finding.bound_ns)}, not promised"
+    return [f"{finding.code}{likely}", which, f"{saves}{times}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a run took and would take, by scheduling it anew."""
+
+    measured_ns: int
+    """From the first start to the last end of its work, in ns."""
+    replayed_ns: int
+    """The same of the run scheduled anew as it was, in ns."""
+    gain_ns: int
+    """What all changes gain together, in ns."""
+    change_count: int
+    """How many changes that are."""
+    floor_ns: int
+    """What no change of order can beat, in ns."""
+    floor_of: str
+    """Why: what takes that long alone."""
+    is_bound: bool
+    """Whether gains are bounds, because the run scheduled anew as it was is too far off."""
+    works_share: float
+    """How much of the work was scheduled anew: 1.0 but in long traces, of which parts stand for the whole."""
+
+    @property
+    def error(self) -> float:
+        """By how much the run scheduled anew as it was is off, as a share."""
+        return self.replayed_ns / self.measured_ns - 1
+
+    def __str__(self) -> str:
+        wall, floor = format_ns(self.measured_ns), f"{self.floor_of} alone take {format_ns(self.floor_ns)}"
+        if not self.change_count:
+            full = self.floor_ns >= FULL_SHARE * self.measured_ns
+            nothing = "no overlap makes it shorter" if full else "nothing that was tried makes it shorter"
+            return f"{wall}; {nothing}; {floor}"
+        left = format_ns(self.measured_ns - self.gain_ns)
+        share = format_share(self.gain_ns / self.measured_ns)
+        at_best = "at best " if self.is_bound else ""
+        return f"{wall}; {at_best}{left} with {_COUNTS[self.change_count]} below ({share} less); {floor}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Explanation(Reported):
+    """Why work did not overlap, what changing it gains, and what to type. False where nothing was found."""
+
+    findings: tuple[Finding, ...]
+    """Reasons; what changing gains most comes first. Of the others a wait for an event counts half, and one that is known to be
+    needed comes last."""
+    host_bound: tuple[HostBound, ...]
+    """Streams that stood idle for most of their time because the host launched late, whether that cost overlap or not."""
+    streams: tuple[str, ...]
+    """The streams that were looked at."""
+    active_ns: int
+    """Time in which any of them worked, in ns."""
+    together_ns: int
+    """Time in which two or more worked at once, in ns."""
+    offered_ns: int
+    """Time in which two or more had work queued or running, in ns: more could not overlap, as it was launched."""
+    gain_ns: int
+    """What the changes of all findings are predicted to gain together, in ns; 0 where nothing can be promised."""
+    bound_ns: int
+    """The most that overlap could still save, in ns: `active_ns` less the time that the busiest stream, what they share, or the
+    longest chain of work with waits for data that are known to be needed, takes at full speed."""
+    forecast: Forecast | None
+    """What the run would take with these changes; None where it cannot be scheduled anew."""
+    asked: str
+    """What is to be said of the span, or of the names, that was asked for; else empty."""
+    reason: str
+    """What bounds `bound_ns` where it is not the busiest stream; else empty."""
+    is_ranges: bool
+    """Whether only ranges are known, so that kernels within them are not."""
+    has_calls: bool
+    """Whether calls of the host are in the trace."""
+    looked_share: float
+    """How much of what late pieces cost was looked into: 1.0 but in traces with millions of late pieces."""
+    metadata: TraceMetadata
+    """Where the numbers come from."""
+
+    _columns: ClassVar = ()
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def headline(self) -> str:
+        """What the run took, what it would take, and what no change of order can beat, in a line."""
+        return self._line()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures mean, and what cannot be known."""
+        return tuple(self._notes())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each finding, as a `pandas.DataFrame`; the columns are the fields of `Finding`, but `pieces`."""
+        import pandas as pd
+
+        names = [name for name in Finding.__slots__ if name != "pieces"]
+        return pd.DataFrame([[getattr(finding, name) for name in names] for finding in self.findings], columns=names)
+
+    @property
+    def worth_ns(self) -> int:
+        """From which time on a finding is told."""
+        return max(LEAST_NS, int(LEAST_SHARE * self.active_ns))
+
+    @property
+    def _first_bound(self) -> list[HostBound]:
+        """Streams that waited for the host, with the card idle, for longer than all that changes could save."""
+        least_ns = max(self.gain_ns or self.bound_ns, int(HOST_FIRST_SHARE * self.active_ns))
+        return [one for one in self.host_bound if one.idle_card_ns > least_ns]
+
+    def _line(self) -> str:
+        line = self._plain_line()
+        if not self._first_bound:
+            return line
+        names = ", ".join(repr(display_name(one.stream, 32)) for one in self._first_bound[:3])
+        return f"{names} bound by the host, see below; {line}"
+
+    def _plain_line(self) -> str:
+        if self.asked:
+            return self.asked
+        if self.forecast is not None and (self.findings or len(self.streams) > 1):
+            return str(self.forecast)
+        if len(self.streams) < 2 and not self.findings:
+            nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
+            return "one stream, so nothing can overlap" if self.streams else nothing
+        together_ns, active_ns = format_ns(self.together_ns), format_ns(self.active_ns)
+        if self.is_ranges:
+            known = f"{together_ns} of {active_ns} with ranges of two or more streams queued or running"
+            return f"{known}; what of it ran at once is not known"
+        together = f"{together_ns} of the {active_ns} in which anything ran with two or more streams at work"
+        bound = f": {self.reason}" if self.reason else ""
+        if self.bound_ns < LEAST_SHARE * self.active_ns or not self.bound_ns:
+            return f"{together}; nothing to gain{bound or ': the busiest stream hides the others'}"
+        gain = f"at most {format_ns(self.bound_ns)} ({format_share(self.bound_ns / self.active_ns)}) to gain{bound}"
+        missing_ns = self.active_ns - self.offered_ns
+        alone = f"; in {format_ns(missing_ns)} only one stream had work queued or running"
+        return f"{together}; {gain}{alone if missing_ns > LEAST_SHARE * self.active_ns else ''}"
+
+    def _report(self) -> Report:
+        told = [told_columns(finding) for finding in self.findings[:LISTED_FINDINGS]]
+        rows = [["why", "which", "saves", "what happened, and what to do"]]
+        rows += [[*columns, f"{finding.text} {finding.fix}"] for columns, finding in zip(told, self.findings, strict=False)]
+        rows += more_row(len(self.findings) - LISTED_FINDINGS, len(rows[0]), "more: see .findings")
+        lines = []
+        for place, finding in enumerate(self.findings[:LISTED_FINDINGS], 1):
+            lines += wrap_sentence(f"{place}. {finding.head}")
+            for sentence in (finding.text, finding.fix):
+                lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
+        table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
+        tables = ([table] if self.findings else []) + ([_bound_table(self)] if self.host_bound else [])
+        if self._first_bound:
+            tables.reverse()
+        return Report(title="Why:", line=self._line(), tables=tuple(tables), notes=self.notes)
+
+    def _notes(self) -> list[str]:
+        notes = [*self._notes_of_forecast()]
+        if self.streams and self.is_ranges and not self.findings:
+            notes.append(
+                "Kernels were not captured, so causes are not known: type lab.capture('kernels', host=True) and run it again."
+            )
+        elif self.streams and self.is_ranges:
+            notes.append(
+                "Only ranges are known, and they contain waiting: type lab.capture('kernels', host=True) and run it again."
+            )
+        elif self.streams and not self.has_calls:
+            notes.append(f"Calls of the host are not in the trace: {calls_by(self.metadata)} tells why launches came late.")
+        if self.metadata.imported and any("lab." in finding.fix for finding in self.findings):
+            notes.append(
+                "lab is a session in the program that was recorded; in torch, streams are torch.cuda.Stream(), and "
+                "lab.stream(a).wait(b) is a.wait_stream(b)."
+            )
+        if self.looked_share < 1:
+            notes.append(f"The costliest pieces were looked into, {format_share(self.looked_share)} of what all of them cost.")
+        if self.metadata.pending_spans:
+            notes.append(f"{pending_text(self.metadata.pending_spans, self.metadata)}.")
+        if self.metadata.dropped_spans:
+            notes.append(f"{self.metadata.dropped_spans:,} spans were dropped: what stood in front may be missing.")
+        simulated = simulated_notes(self.metadata)
+        sleeps = ["Its host takes time in calls alone: sleeps and slow Python do not show."] if simulated else []
+        return [*notes, *self.metadata.missing, *simulated, *sleeps]
+
+    def _notes_of_forecast(self) -> list[str]:
+        """Say how far what is promised can be trusted, and what is not promised."""
+        told = self.forecast
+        notes = []
+        if told is not None and told.change_count:
+            off = format_share(abs(told.error)) if abs(told.error) >= 0.0005 else "0%"
+            notes.append(f"Predicted by scheduling the run anew; scheduled as it was it is {off} off.")
+            if told.is_bound:
+                notes.append("That is too far off to promise anything: what is said to be saved are bounds.")
+        if told is not None and told.works_share < 1:
+            notes.append(f"Long: {format_share(told.works_share)} of the work was scheduled anew, and stands for the whole.")
+        if any(finding.bound_ns for finding in self.findings):
+            notes.append(
+                "At most: by overlap of that work, if nothing needs the order that it has. Nothing is promised, as not all of "
+                "what the work reads and writes, and of what the host waits for, is known."
+            )
+        elif not self.findings and told is None and self.worth_ns <= self.bound_ns and not self.asked and not self.is_ranges:
+            notes.append("No cause stands out: nothing that held work up cost 1% or more.")
+        return notes
+
+
+def _bound_table(found: Explanation) -> ReportTable:
+    """Tell of streams that waited for the host, those of findings too: their cost is of overlap only."""
+    rows = [["stream", "what happened, and what to do"]]
+    rows += [[display_name(one.stream, 32), str(one)] for one in found.host_bound[:LISTED_FINDINGS]]
+    rows += more_row(len(found.host_bound) - LISTED_FINDINGS, len(rows[0]), "more: see .host_bound")
+    lines = [line for one in found.host_bound[:LISTED_FINDINGS] for line in wrap_sentence(f"Bound by the host: {one}")]
+    return ReportTable(caption="Bound by the host", rows=rows, lines=lines, wraps=True)

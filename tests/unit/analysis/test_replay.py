@@ -1,0 +1,183 @@
+"""Programs played again: hosts that wait, several threads, order by data, and what nobody knows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab.analysis._changes import Run, as_graph, in_turn, no_host_waits, without_waits
+from gpustreamlab.analysis._data_order import Memory, Touch, kept_for_opaque, needed_calls
+from gpustreamlab.analysis._program import KERNEL, UPLOAD, Call, Card, Program, Work
+from gpustreamlab.analysis._replay import Impossible, calibrate, replay
+
+CARD = Card(132, 32, 1 << 60, (0, 0))
+
+
+def kernel(lane, ns, blocks=1, slots=1):
+    return Work(0, lane, lane, KERNEL, ns, blocks, slots, 132, 0, is_pageable=False)
+
+
+def copy(lane, ns):
+    return Work(0, lane, lane, UPLOAD, ns, 0, 0, 132, 1 << 20, is_pageable=False)
+
+
+def launch(place, thread=0, gap=10, **more):
+    return Call(place, thread, gap, 5, (place,), 5, **more)
+
+
+def program(works, calls, waits=(), lanes=3):
+    return Program(
+        card=CARD,
+        works=tuple(works),
+        calls=tuple(calls),
+        waits=frozenset(waits),
+        seats=(None,) * lanes,
+        priorities=(0,) * lanes,
+        has_calls=True,
+    )
+
+
+def touched(*touches):
+    """Return memory of works, each a list of (buffer, begin, end, mode), R and W of the host; None for opaque work."""
+    return Memory(
+        tuple(
+            None if some is None else tuple(Touch(b, lo, hi, mode in "wW", mode in "RW") for b, lo, hi, mode in some)
+            for some in touches
+        )
+    )
+
+
+def test_the_host_stands_still_until_what_it_waits_for_has_ended():
+    works = [kernel(0, 1_000), kernel(1, 500)]
+    waiting = Call(-1, 0, 0, 0, awaits=(0,), back_ns=7)
+    played = replay(program(works, [launch(0), waiting, launch(1)]))
+    assert played.start_ns.tolist() == [15, 15 + 1_000 + 7 + 10 + 5]
+    assert played.wall_ns == 15 + 1_000 + 22 + 500 - 15
+    assert replay(program(works, [launch(0), launch(1)])).start_ns.tolist() == [15, 30]
+
+
+def test_threads_launch_beside_each_other_and_one_that_waits_holds_up_only_itself():
+    works = [kernel(0, 1_000), kernel(1, 100), kernel(0, 50)]
+    calls = [launch(0), Call(-1, 0, 0, 0, awaits=(0,)), launch(1, thread=1, gap=300), launch(2)]
+    played = replay(program(works, calls))
+    assert played.start_ns.tolist() == [15, 305, 15 + 1_000 + 15]
+
+
+def test_streams_wait_for_others_and_a_wait_for_what_is_launched_later_is_impossible():
+    works = [copy(0, 100), kernel(1, 10)]
+    assert replay(program(works, [launch(0), launch(1)], [(0, 1)])).start_ns.tolist() == [15, 115]
+    with pytest.raises(Impossible):
+        replay(program(works, [launch(1), launch(0)], [(0, 1)]))
+
+
+def test_moved_work_is_awaited_where_it_is_now():
+    works = [kernel(0, 100)._replace(lane=1), kernel(0, 100)._replace(lane=2), kernel(0, 10)]
+    played = replay(program(works, [launch(0), launch(1), Call(-1, 0, 0, 0, awaits=(1,)), launch(2)]))
+    assert played.start_ns[2] >= played.end_ns[:2].max()
+
+
+def test_kernels_that_shared_the_sms_are_calibrated_to_what_they_take_alone():
+    full = {"blocks": 132 * 32, "slots": 1}
+    alone = program([kernel(0, 1_000, **full), kernel(1, 1_000, **full)], [launch(0), launch(1)])
+    lasted = replay(alone)
+    recorded = alone.change(
+        works=tuple(
+            work._replace(alone_ns=int(ns)) for work, ns in zip(alone.works, lasted.end_ns - lasted.start_ns, strict=True)
+        )
+    )
+    found = calibrate(recorded, lasted.end_ns - lasted.start_ns)
+    assert abs(replay(found).wall_ns - lasted.wall_ns) <= 0.001 * lasted.wall_ns
+
+
+# By data
+
+
+def test_reads_stand_behind_writes_and_writes_behind_all_users():
+    memory = touched([(1, 0, 8, "w")], [(1, 0, 4, "r")], [(1, 4, 8, "r")], [(1, 0, 4, "w")], [(2, 0, 8, "r")])
+    assert sorted(memory.edges()) == [(0, 1), (0, 2), (0, 3), (1, 3)]
+
+
+def test_with_two_buffers_a_whole_write_waits_for_the_version_before_the_last():
+    turn = ([(1, 0, 8, "w")], [(1, 0, 8, "r")])
+    memory = touched(*(turn * 3))
+    assert (1, 2) in memory.edges()
+    assert sorted(memory.edges(2)) == [(0, 1), (0, 4), (1, 4), (2, 3), (4, 5)]
+    part = touched([(1, 0, 8, "w")], [(1, 0, 8, "r")], [(1, 0, 4, "w")])
+    assert part.edges(2) == part.edges()  # what is not written over is the same array
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_orders_are_those_of_a_search_byte_by_byte(seed):
+    chance = np.random.default_rng(seed)
+    touches = []
+    for _ in range(40):
+        begin = int(chance.integers(0, 20))
+        touches.append([(int(chance.integers(1, 3)), begin, begin + int(chance.integers(1, 8)), chance.choice(["r", "w"]))])
+    wanted, writer, readers = set(), {}, {}
+    for work, ((buffer, begin, end, mode),) in enumerate(touches):
+        for byte in range(begin, end):
+            place = buffer, byte
+            if place in writer:
+                wanted.add((writer[place], work))
+            if mode == "w":
+                wanted |= {(reader, work) for reader in readers.get(place, ())}
+                writer[place], readers[place] = work, set()
+            else:
+                readers.setdefault(place, set()).add(work)
+    assert {pair for pair in touched(*touches).edges() if pair[0] != pair[1]} == wanted
+
+
+def test_opaque_work_keeps_the_waits_in_front_of_it_and_behind_it():
+    works = [kernel(0, 10), kernel(1, 10), kernel(1, 10)]
+    one = program(works, [launch(0), launch(1), launch(2)], [(0, 1)])
+    assert kept_for_opaque(one, touched([], [], None), one.waits) == {(0, 2)}
+    assert kept_for_opaque(one, touched(None, [], []), one.waits) == {(0, 1)}
+    assert kept_for_opaque(one, touched([], [], []), one.waits) == frozenset()
+    chain = program([kernel(0, 10), kernel(1, 10), kernel(2, 10)], [launch(0), launch(1), launch(2)], [(0, 1), (1, 2)])
+    assert kept_for_opaque(chain, touched(None, [], []), chain.waits) == {(0, 1), (0, 2)}
+    assert kept_for_opaque(chain, touched([], [], None), chain.waits) == {(0, 2), (1, 2)}
+
+
+def test_the_host_waits_where_its_memory_is_used_again():
+    works = [copy(0, 100), kernel(1, 50), copy(0, 100)]
+    calls = [launch(0), Call(-1, 0, 0, 0, awaits=(0,)), launch(1), launch(2)]
+    again = touched([(9, 0, 8, "R"), (1, 0, 8, "w")], [(1, 0, 8, "r")], [(9, 0, 8, "R"), (2, 0, 8, "w")])
+    other = touched([(9, 0, 8, "R"), (1, 0, 8, "w")], [(1, 0, 8, "r")], [(9, 8, 16, "R"), (2, 0, 8, "w")])
+    unknown = touched([(9, 0, 8, "R"), (1, 0, 8, "w")], [(1, 0, 8, "r")], None)
+    one = program(works, calls)
+    assert needed_calls(one, again) == {1}
+    assert needed_calls(one, other) == frozenset()
+    assert needed_calls(one, unknown) == {1}
+    assert no_host_waits(Run(one, again, {})) is None
+    changed = no_host_waits(Run(one, other, {}))
+    assert changed.program.waits == {(0, 1)}  # the stream waits in place of the host
+    assert not any(call.awaits for call in changed.program.calls)
+
+
+def test_a_wait_of_the_host_that_is_left_out_keeps_opaque_kernels_in_order():
+    works = [kernel(0, 100), kernel(1, 50)]
+    one = program(works, [launch(0), Call(-1, 0, 0, 0, awaits=(0,)), launch(1)])
+    assert without_waits(Run(one, touched(None, []), {}), [1]).program.waits == {(0, 1)}
+    assert without_waits(Run(one, touched([], []), {}), [1]).program.waits == frozenset()
+
+
+# Launches
+
+
+def test_launches_go_round_the_streams_and_no_wait_is_overtaken():
+    works = [kernel(0, 10), kernel(0, 10), kernel(1, 10), kernel(1, 10)]
+    one = program(works, [launch(place) for place in range(4)], [(1, 2)])
+    assert in_turn(Run(one, touched([], [], [], []), {})) is None
+    free = one.change(waits=frozenset())
+    assert [call.works for call in in_turn(Run(free, touched([], [], [], []), {})).program.calls] == [(0,), (2,), (1,), (3,)]
+
+
+def test_a_graph_is_one_launch_between_two_waits_of_the_host():
+    works = [kernel(place % 2, 10) for place in range(10)]
+    calls = [launch(place) for place in range(10)]
+    calls.insert(5, Call(-1, 0, 0, 0, awaits=(4,)))
+    made = as_graph(Run(program(works, calls), touched(*[[]] * 10), {}), 1_000, 10).program.calls
+    assert [len(call.works) for call in made] == [5, 0, 5]
+    assert made[0].cost_ns == 1_050
+    few = [launch(place, gap=200_000) for place in range(10)]
+    assert len(as_graph(Run(program(works, few), touched(*[[]] * 10), {}), 1_000, 10).program.calls) == 10
