@@ -1,0 +1,397 @@
+"""Which memory each launch, copy and fill touched, from the calls of the driver in their order.
+
+A launch brings the words of its arguments that may be addresses (callbacks.c). Here they are put into allocations, which are
+known from their own calls, and each place of a function's arguments is learned to be an output or not. Of one process, as the
+calls are; all in here is done by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.backends._activity import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, take_buffer_number
+from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role
+from gpustreamlab.backends.cuda.cupti._records import FIELD
+from gpustreamlab.model import ACCESS_CERTAINTIES
+from gpustreamlab.typing import AccessCertainty, Int64Array
+
+KNOWN, LEARNED, UNKNOWN = (
+    ACCESS_CERTAINTIES.index(one) << CERTAINTY_SHIFT
+    for one in (AccessCertainty.KNOWN, AccessCertainty.LEARNED, AccessCertainty.UNKNOWN)
+)
+ACCESS_FIELDS = (FIELD, "buffer", "begin", "end", "flags")
+"""The columns of an access, as those of a record; all are int64."""
+KEPT_FUNCTIONS = 65_536
+"""Functions whose outputs are remembered; then all is learned anew."""
+_ADDRESS = (1 << 48) - 1
+_PLACE_BITS = 48
+_PAGE_BITS = 21
+_WRITTEN = -1
+_ANY = 0
+"""Number of memory that is not known."""
+
+
+class Block:
+    """An allocation, or what a library's pool gave out of one."""
+
+    __slots__ = ("born", "end", "end_ns", "flags", "is_pool", "number", "start", "stream")
+
+    def __init__(self, start: int, end: int, *, flags: int = 0, born: int = _WRITTEN, made_ns: int = 0, stream: int = 0) -> None:
+        self.number = take_buffer_number()
+        self.start = start
+        self.end = end
+        self.flags = flags  # `IS_HOST` or 0
+        self.born = born  # How much work of which nothing is known there was before it; -1 once somebody may have written it
+        self.end_ns = made_ns  # When the call that made it returned; 0 where it was there before
+        self.stream = stream
+        self.is_pool = False  # Whether a library gives out parts of it
+
+
+class _Table:
+    """Blocks that do not overlap, by address."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, Block] = {}
+        self._starts: list[int] = []
+
+    def put(self, block: Block) -> list[Block]:
+        """Put a block in; return those that were in its place, whose end was not told."""
+        gone = self.take(block.start, block.end)
+        self.blocks[block.start] = block
+        insort(self._starts, block.start)
+        return gone
+
+    def take(self, start: int, end: int) -> list[Block]:
+        """Take out what lies in a piece of memory."""
+        last = bisect_right(self._starts, end - 1)
+        first = bisect_right(self._starts, start, 0, last)
+        if first and self.blocks[self._starts[first - 1]].end > start:
+            first -= 1
+        gone = [self.blocks.pop(one) for one in self._starts[first:last]]
+        del self._starts[first:last]
+        return gone
+
+    def remove(self, block: Block) -> None:
+        del self.blocks[block.start]
+        del self._starts[bisect_right(self._starts, block.start) - 1]
+
+    def find(self, address: int) -> Block | None:
+        block = self.blocks.get(address)
+        if block is None and self._starts:
+            at = bisect_right(self._starts, address)
+            block = self.blocks[self._starts[at - 1]] if at else None
+        return block if block is not None and block.start <= address < block.end else None
+
+
+class BlockChange(NamedTuple):
+    """What a library's pool gave out, or took back."""
+
+    wall_ns: int
+    """By the wall clock; rather early than late."""
+    start: int
+    size_bytes: int
+    """0 for one that is taken back."""
+    stream: int
+    """Handle of the stream that it is for."""
+
+
+class Touch(NamedTuple):
+    """What work does to a block."""
+
+    block: Block
+    begin: int
+    end: int
+    is_write: bool
+    is_exact: bool
+    """Whether it is all of that; else what is at its begin for sure, and nobody knows how much behind that."""
+
+
+class Step(NamedTuple):
+    """What changes the order of work, or uses memory, in the order of the calls."""
+
+    role: Role
+    host_ns: int
+    """When the call began, by the wall clock."""
+    thread: int
+    stream: int
+    """Handle of the stream; `default_stream` tells those that stand for others."""
+    flags: int
+    event: int = 0
+    """Handle of the event."""
+    name: str = ""
+    """Of the work."""
+    touches: tuple[Touch, ...] = ()
+    block: Block | None = None
+    """What is made or goes."""
+    numbers: int = 0
+    """What stands for the other arguments of a launch: where it differs, so may what is used."""
+    function: int = 0
+
+
+class _Function:
+    __slots__ = ("name", "outputs")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.outputs: set[int] = set()  # Places among its arguments that were given memory that nobody had written
+
+
+class AccessReader:
+    """Turns calls into accesses."""
+
+    def __init__(
+        self,
+        *,
+        name_of: Callable[[int], str],
+        ask: Callable[[int], tuple[int, int, bool] | None],
+        tell_memory: Callable[[int, int], object],
+    ) -> None:
+        self._name_of = name_of
+        self._ask = ask  # Returns the first address, the size and whether it is the host's of the allocation that an address is in
+        self._tell_memory = tell_memory
+        self.is_followed = False
+        """Whether somebody takes `steps`."""
+        self.steps: list[Step] = []
+        """What the calls read last say of order and memory."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Know nothing: calls were not followed for a while."""
+        self._memory = _Table()
+        self._parts = _Table()
+        self._changes: deque[BlockChange] = deque()
+        self._functions: dict[int, _Function] = {}
+        self._nowhere: set[int] = set()  # Pages in which no memory was found
+        self._capturing: dict[int, int] = {}  # By stream the stream whose capture it is in
+        self._captured_events: dict[int, int] = {}
+        self._opaque_count = 0
+        self._last: tuple[Any, ...] = ()
+        self._last_rows: list[tuple[int, int, int, int]] = []
+
+    def add_changes(self, changes: Iterable[BlockChange]) -> None:
+        """Take what pools of libraries did, in order of time."""
+        self._changes.extend(changes)
+
+    def read(self, calls: NDArray[np.void], words: NDArray[np.uint64], roles: dict[int, Role]) -> dict[str, Int64Array]:
+        """Return the accesses of these calls, see `ACCESS_FIELDS`; the order that they make is in `steps`."""
+        self.steps = []
+        rows: list[int] = []
+        all_words, place = words.tolist(), 0
+        fields = ("start", "end", "threadId", "correlationId", "cbid", "words", "flags", "stream", "object", "size")
+        for call in zip(*(calls[name].tolist() for name in fields), strict=True):
+            count = call[5]
+            own = all_words[place : place + count]
+            place += count
+            if self._changes and self._changes[0].wall_ns <= call[0]:
+                self._apply_changes(call[0])
+            role = roles.get(call[4], Role.NONE)
+            if role is Role.NONE or call[6] & CallFlag.FAILED:
+                continue
+            if role <= Role.UNKNOWN_WORK:
+                for row in self._work(role, call, own):
+                    rows += (call[3], *row)
+            else:
+                self._last = ()
+                self._change(role, call)
+        table = np.array(rows, np.int64).reshape(-1, len(ACCESS_FIELDS)).T
+        return dict(zip(ACCESS_FIELDS, table, strict=True))
+
+    # Work
+
+    def _work(self, role: Role, call: tuple[int, ...], own: list[int]) -> list[tuple[int, int, int, int]]:
+        _, _, _, _, _, _, flags, stream, target, size = call
+        key = (role, stream, target, size, flags, own)
+        if key == self._last:  # the same again, and nothing since
+            return self._last_rows
+        if self._capturing and stream in self._capturing:
+            return []
+        numbers = function = 0
+        if role is Role.LAUNCH:
+            name, touches, certainty = self._launch(target, own, flags)
+            numbers, function = size, target
+        elif role is Role.UNKNOWN_WORK:
+            self._opaque_count += 1
+            name, touches, certainty = "", [], UNKNOWN
+        else:
+            name, certainty = role.name.lower(), KNOWN
+            touches = [*self._exact(target, size, is_write=True)]
+            if role is Role.COPY:
+                touches += self._exact(own[0], own[1], is_write=False)
+        rows = [
+            (
+                one.block.number,
+                one.begin - one.block.start,
+                one.end - one.block.start,
+                (IS_WRITE if one.is_write else 0) | one.block.flags | certainty,
+            )
+            for one in touches
+        ]
+        if certainty == UNKNOWN and touches:
+            rows = [(row[0], row[1], row[2], row[3] | IS_WRITE) for row in rows]
+        if flags & CallFlag.OPAQUE and rows:
+            rows.append((_ANY, 0, 0, IS_WRITE | UNKNOWN))
+        if self.is_followed and touches:
+            self.steps.append(
+                Step(role, call[0], call[2], stream, flags, 0, name, tuple(touches), None, numbers, function)
+            )
+        self._last, self._last_rows = key, rows
+        return rows
+
+    def _launch(self, handle: int, own: list[int], flags: int) -> tuple[str, list[Touch], int]:
+        function = self._functions.get(handle)
+        if function is None:
+            if len(self._functions) >= KEPT_FUNCTIONS:
+                self._functions.clear()
+            function = self._functions[handle] = _Function(self._name_of(handle))
+        found = []
+        for word in own:
+            block = self._find(word & _ADDRESS)
+            if block is not None:
+                found.append((word >> _PLACE_BITS, word & _ADDRESS, block))
+        if not found or flags & CallFlag.OPAQUE:
+            self._opaque_count += 1  # it may have written anything
+        for place, _, block in found:
+            if block.born == self._opaque_count:
+                function.outputs.add(place)
+        outputs = function.outputs
+        # One that is given a single piece of memory writes it: what else should it be for.
+        writes_all = not outputs and len({block.number for _, _, block in found}) == 1
+        written = {block.number for place, _, block in found if writes_all or place in outputs}
+        for _, _, block in found:
+            if not outputs or block.number in written:
+                block.born = _WRITTEN
+        touches = {
+            (block.number, address): Touch(block, address, block.end, block.number in written, is_exact=False)
+            for _, address, block in found
+        }
+        return function.name, [*touches.values()], LEARNED if outputs or writes_all else UNKNOWN
+
+    def _exact(self, address: int, size: int, *, is_write: bool) -> Iterable[Touch]:
+        block = self._find(address) if address and size else None
+        if block is None:
+            return
+        if is_write:
+            block.born = _WRITTEN
+        yield Touch(block, address, min(address + size, block.end), is_write, is_exact=True)
+
+    def _find(self, address: int) -> Block | None:
+        """Return the memory that an address is in: of a pool's what it gave out, else what the driver did."""
+        block = self._parts.find(address) or self._memory.find(address)
+        if block is not None:
+            return block
+        page = address >> _PAGE_BITS
+        if page in self._nowhere:
+            return None
+        told = self._ask(address)
+        if told is None:
+            self._nowhere.add(page)
+            self._tell_memory(address, 0)
+            return None
+        start, size, is_host = told
+        block = Block(start, start + size, flags=IS_HOST if is_host else 0)
+        self._memory.put(block)
+        self._tell_memory(start, size)
+        return block
+
+    # Memory and order
+
+    def _change(self, role: Role, call: tuple[int, ...]) -> None:
+        start_ns, end_ns, thread, _, _, _, flags, stream, target, size = call
+        step = Step(role, start_ns, thread, stream, flags, target)
+        if role in {Role.ALLOCATE, Role.ALLOCATE_HOST, Role.ALLOCATE_ASYNC}:
+            self._allocate(role, step, size, end_ns)
+            return
+        if role in {Role.FREE, Role.FREE_ASYNC}:
+            self._free(step, size)
+            return
+        if role is Role.BEGIN_CAPTURE:
+            self._capturing[stream] = stream
+        elif role is Role.END_CAPTURE:
+            self._capturing = {one: origin for one, origin in self._capturing.items() if origin != stream}
+        elif role is Role.LOAD:
+            self._functions.clear()
+        elif role is Role.RECORD:
+            self._captured_events.pop(target, None)
+            if stream in self._capturing:
+                self._captured_events[target] = self._capturing[stream]
+                return
+        elif role is Role.WAIT and target in self._captured_events:
+            origin = self._captured_events[target]
+            if origin in self._capturing:
+                self._capturing[stream] = origin
+            return
+        elif role is Role.CLOSE_STREAM:
+            self._capturing.pop(stream, None)
+        if self.is_followed:
+            self.steps.append(step)
+
+    def _allocate(self, role: Role, step: Step, size: int, end_ns: int) -> None:
+        if not (step.event and size):
+            return
+        is_host = role is Role.ALLOCATE_HOST
+        self._nowhere -= {*range(step.event >> _PAGE_BITS, (step.event + size - 1 >> _PAGE_BITS) + 1)} if self._nowhere else set()
+        block = Block(
+            step.event,
+            step.event + size,
+            flags=IS_HOST if is_host else 0,
+            born=_WRITTEN if is_host else self._opaque_count,
+            made_ns=end_ns,
+            stream=step.stream,
+        )
+        self._gone(self._memory.put(block), step)
+        self._gone(self._parts.take(block.start, block.end), step)
+        self._made(block, step)
+
+    def _free(self, step: Step, size: int) -> None:
+        block = self._memory.blocks.get(step.event)
+        if block is not None and block.end_ns > step.host_ns:
+            return  # it has been handed out anew before this call returned
+        if self.is_followed and step.role is Role.FREE:
+            self.steps.append(step)
+        end = step.event + size if size else step.event + 1 if block is None else block.end
+        self._gone(self._memory.take(step.event, end), step)
+        self._gone(self._parts.take(step.event, end), step)
+
+    def _apply_changes(self, until_ns: int) -> None:
+        """Take what pools did before a call."""
+        self._last = ()
+        while self._changes and self._changes[0].wall_ns <= until_ns:
+            wall_ns, start, size, stream = self._changes.popleft()
+            step = Step(Role.ALLOCATE if size else Role.FREE, wall_ns, 0, stream, 0, start)
+            if not size:
+                block = self._parts.blocks.get(start)
+                if block is not None:
+                    self._parts.remove(block)
+                    self._gone([block], step)
+                continue
+            whole = self._memory.find(start)
+            if whole is not None:
+                whole.is_pool = True
+            block = Block(start, start + size, born=self._opaque_count, made_ns=wall_ns, stream=stream)
+            self._gone(self._parts.put(block), step)
+            self._made(block, step)
+
+    def seed(self, changes: Iterable[BlockChange]) -> None:
+        """Take what pools had given out before anybody looked: it may have been written."""
+        for _, start, size, stream in changes:
+            self._parts.put(Block(start, start + size, stream=stream))
+
+    def _made(self, block: Block, step: Step) -> None:
+        if self.is_followed:
+            self.steps.append(step._replace(role=Role.ALLOCATE, event=0, block=block))
+
+    def _gone(self, blocks: Iterable[Block], step: Step) -> None:
+        if self.is_followed:
+            role = Role.FREE_ASYNC if step.role is Role.FREE_ASYNC else Role.FREE
+            self.steps.extend(step._replace(role=role, event=0, block=block) for block in blocks)
+
+
+_MEMORY_TYPE, _IS_MANAGED, _RANGE_START, _RANGE_SIZE = 2, 8, 11, 12
+"""CUpointer_attribute."""
+_HOST = 1
