@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "AccessCertainty",
     "AdapterState",
     "BoolArray",
     "CaptureTier",
@@ -66,6 +67,17 @@ class SpanKind(StrEnum):
     """Where a thread's Python stood when it was looked at; it lasts until the next look. No call, and no work."""
 
 
+class AccessCertainty(StrEnum):
+    """How it is known what work did to memory. The order is the code stored in an access table's ``certainty`` column."""
+
+    KNOWN = "known"
+    """The call says so: copies, fills, arrays of ``lab.xp``."""
+    LEARNED = "learned"
+    """The memory is known; whether it was written was learned from other launches of the kernel."""
+    UNKNOWN = "unknown"
+    """Perhaps: which bytes were used, whether they were written, or which allocation it was is a guess."""
+
+
 class EdgeKind(StrEnum):
     """Why one span waits for another. The order is the code stored in an edge table's ``kind`` column."""
 
@@ -73,6 +85,8 @@ class EdgeKind(StrEnum):
     """The target's stream waited for an event recorded after the source."""
     LAUNCH = "launch"
     """The source, on the host, launched the target."""
+    SYNC = "sync"
+    """The target, a call of the host, waited until the source had ended: the last work of a stream that it waited for."""
 
 
 class PeerAccess(StrEnum):

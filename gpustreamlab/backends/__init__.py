@@ -1,9 +1,14 @@
 """What a device has to be able to do, and the two that ship: the simulated one and CUDA."""
 
 from gpustreamlab.backends._activity import (
+    CERTAINTY_SHIFT,
+    IS_HOST,
+    IS_WRITE,
+    NODE_SHIFT,
     OWN_PREFIX,
     PEER_COPY,
     STAGED_COPY,
+    AccessBatch,
     Activities,
     ActivitySource,
     AnnotationBatch,
@@ -13,6 +18,7 @@ from gpustreamlab.backends._activity import (
     MemoryBatch,
     StreamFacts,
     WorkBatch,
+    take_buffer_number,
 )
 from gpustreamlab.backends._features import AccessSink, ArrayLender, WatchedArrays, green_capabilities, lent_handle
 from gpustreamlab.backends._protocol import (
@@ -33,9 +39,14 @@ from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend,
 
 __all__ = [
     "BACKEND_NAMES",
+    "CERTAINTY_SHIFT",
+    "IS_HOST",
+    "IS_WRITE",
+    "NODE_SHIFT",
     "OWN_PREFIX",
     "PEER_COPY",
     "STAGED_COPY",
+    "AccessBatch",
     "AccessSink",
     "Activities",
     "ActivitySource",
@@ -66,4 +77,5 @@ __all__ = [
     "open_node",
     "order_behind",
     "release_order_events",
+    "take_buffer_number",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from itertools import count
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -150,6 +151,32 @@ class MemoryBatch(_Batch):
     """The bytes; float64."""
 
 
+IS_WRITE, IS_HOST = 1, 2
+"""Bits of `AccessBatch.flags`: the memory was written, else read; it is the host's."""
+CERTAINTY_SHIFT = 2
+"""From this bit on two bits hold the code of the `AccessCertainty`, by its order."""
+NODE_SHIFT = 8
+"""From this bit on stands the place of a node within its graph and 1; 0 for what is of all work that the call enqueued."""
+take_buffer_number: Callable[[], int] = count(1).__next__
+"""Returns the number of memory that was allocated: no number is used twice in a process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AccessBatch(_Batch):
+    """Memory that work reads and writes, as columns of equal length, int64 each. All rows of one call follow each other."""
+
+    correlation: Int64Array = field(default_factory=_nothing)
+    """Number of the call that enqueued the work."""
+    buffer: Int64Array = field(default_factory=_nothing)
+    """Number of the allocation, from `take_buffer_number`; 0 for further memory that is not known."""
+    begin: Int64Array = field(default_factory=_nothing)
+    """First byte within the allocation."""
+    end: Int64Array = field(default_factory=_nothing)
+    """Byte behind the last one."""
+    flags: Int64Array = field(default_factory=_nothing)
+    """See `IS_WRITE`, `IS_HOST`, `CERTAINTY_SHIFT`, `NODE_SHIFT`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Activities:
     """Records since the last `ActivitySource.drain`."""
@@ -159,6 +186,7 @@ class Activities:
     annotations: AnnotationBatch = field(default_factory=AnnotationBatch)
     dependencies: DependencyBatch = field(default_factory=DependencyBatch)
     memory: MemoryBatch = field(default_factory=MemoryBatch)
+    accesses: AccessBatch = field(default_factory=AccessBatch)
     names: tuple[str, ...] = ()
     """Texts of this batch."""
     details: tuple[WorkDetail, ...] = ()

@@ -267,10 +267,13 @@ class Mirror:
             place = SPAN_COLUMNS.index(name)
             rows[place] = self._numbered(rows[place], above=0 if name == "correlation" else -1)
         source, record, target, wait = chunk.dependencies
+        call, buffer, *rest = chunk.accesses
+        accesses = np.stack((self._numbered(call, above=0), self._numbered(buffer, above=0), *rest))
         return chunk._replace(
             rows=rows,
             edges=self._numbered(chunk.edges),
             dependencies=np.stack((source, self._numbered(record), target, self._numbered(wait))),
+            accesses=accesses,
             tables=None if chunk.tables is None else self.placed(chunk.tables),
         )
 

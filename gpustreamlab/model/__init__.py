@@ -1,10 +1,12 @@
 """Frozen values: the trace and its parts."""
 
 from gpustreamlab.model._columns import (
+    ACCESS_CERTAINTIES,
     COLUMN_DTYPES,
     DEVICE_WORK,
     EDGE_KINDS,
     SPAN_KINDS,
+    Accesses,
     Counters,
     Edges,
     WorkDetail,
@@ -60,6 +62,7 @@ from gpustreamlab.model._partition import (
 from gpustreamlab.model._trace import Trace
 
 __all__ = [
+    "ACCESS_CERTAINTIES",
     "BENCH",
     "CHROME_BACKEND",
     "COLUMN_DTYPES",
@@ -73,6 +76,7 @@ __all__ = [
     "PREDICTED",
     "SCHEMA_VERSION",
     "SPAN_KINDS",
+    "Accesses",
     "Ahead",
     "Capabilities",
     "Capability",

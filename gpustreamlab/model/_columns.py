@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.errors import OptionError, TraceError, nearest_hint
 from gpustreamlab.model._fields import Checked, Count, Whole
-from gpustreamlab.typing import EdgeKind, FloatArray, Int8Array, Int32Array, Int64Array, SpanKind
+from gpustreamlab.typing import AccessCertainty, BoolArray, EdgeKind, FloatArray, Int8Array, Int32Array, Int64Array, SpanKind
 
 SPAN_KINDS = tuple(SpanKind)  # Span kinds by their code in `Trace.kind`
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)  # Kinds of spans that are work on the device, whatever the tier
@@ -69,7 +69,7 @@ def require_equal_lengths(owner: str, columns: Mapping[str, NDArray[Any]]) -> No
         raise TraceError(f"The columns of {owner} differ in length: {lengths}. Pass one value per row in each.")
 
 
-def _freeze(table: Counters | Edges, dtypes: Mapping[str, DTypeLike]) -> None:
+def _freeze(table: Counters | Edges | Accesses, dtypes: Mapping[str, DTypeLike]) -> None:
     """Store the columns of a table as read-only arrays of one length."""
     for name, dtype in dtypes.items():
         object.__setattr__(table, name, freeze_column(name, getattr(table, name), dtype))
@@ -207,7 +207,7 @@ class Edges:
         Parameters
         ----------
         kind
-            An `EdgeKind`, or its text: ``"wait"`` or ``"launch"``.
+            An `EdgeKind`, or its text: ``"wait"``, ``"launch"`` or ``"sync"``.
 
         Raises
         ------
@@ -234,3 +234,76 @@ class Edges:
         for name, rows in (("source", self.source), ("target", self.target)):
             if rows.size and (rows.min() < 0 or rows.max() >= span_count):
                 raise TraceError(f"Edges.{name} points outside the {span_count} spans of the trace.")
+
+
+ACCESS_CERTAINTIES = tuple(AccessCertainty)  # By their code in `Accesses.certainty`
+ACCESS_DTYPES: Mapping[str, DTypeLike] = MappingProxyType(
+    {
+        "span": np.int64,
+        "buffer": np.int64,
+        "begin": np.int64,
+        "end": np.int64,
+        "is_write": np.bool_,
+        "is_host": np.bool_,
+        "certainty": np.int8,
+    }
+)
+"""The columns of `Accesses`, and how each is stored."""
+
+
+def _no_flags() -> BoolArray:
+    return np.empty(0, np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Accesses:
+    """Memory that kernels, copies and fills of one trace read and wrote, as columns of equal length, ordered by `span`.
+
+    Work without a row is opaque: what it touches is not known, so waits before it and behind it count as needed. Where there
+    are no rows at all, nothing is known of the whole trace.
+    """
+
+    span: Int64Array = field(default_factory=_no_rows)
+    """Row of the work in the trace; shape (n_accesses,), int64."""
+    buffer: Int64Array = field(default_factory=_no_rows)
+    """Number of the allocation, never used again in its process: memory that was freed and allocated anew has a new one. 0 for
+    further memory that is not known; shape (n_accesses,), int64."""
+    begin: Int64Array = field(default_factory=_no_rows)
+    """First byte within the allocation; shape (n_accesses,), int64."""
+    end: Int64Array = field(default_factory=_no_rows)
+    """Byte behind the last one; shape (n_accesses,), int64."""
+    is_write: BoolArray = field(default_factory=_no_flags)
+    """Whether it was written, else read; shape (n_accesses,), bool."""
+    is_host: BoolArray = field(default_factory=_no_flags)
+    """Whether it is memory of the host, page-locked or pageable; shape (n_accesses,), bool."""
+    certainty: Int8Array = field(default_factory=lambda: np.empty(0, np.int8))
+    """Code of the `AccessCertainty`, by its order; shape (n_accesses,), int8."""
+
+    def __post_init__(self) -> None:
+        _freeze(self, ACCESS_DTYPES)
+        require_codes("certainty", self.certainty, len(ACCESS_CERTAINTIES))
+        if (self.end < self.begin).any():
+            raise TraceError("An access of Accesses ends before it begins; `end` is the byte behind the last one.")
+        if (self.span[1:] < self.span[:-1]).any():
+            order = np.argsort(self.span, kind="stable")
+            for name, dtype in ACCESS_DTYPES.items():
+                object.__setattr__(self, name, freeze_column(name, getattr(self, name)[order], dtype))
+
+    def __len__(self) -> int:
+        return len(self.span)
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Its columns by name, shape (n_accesses,) each."""
+        return {name: getattr(self, name) for name in ACCESS_DTYPES}
+
+    def moved(self, place: Int64Array) -> Accesses:
+        """Return the accesses of other rows; `place` has the new row of each row, or -1 for one that leaves with its own."""
+        span = place[self.span]
+        kept = np.flatnonzero(span >= 0)
+        return Accesses(**{name: values[kept] for name, values in (self.columns | {"span": span}).items()})
+
+    def require_rows(self, span_count: int) -> None:
+        """Raise `TraceError` where an access points outside a trace of `span_count` spans."""
+        if len(self) and (self.span[0] < 0 or self.span[-1] >= span_count):
+            raise TraceError(f"Accesses.span points outside the {span_count} spans of the trace.")

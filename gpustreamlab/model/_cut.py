@@ -164,6 +164,7 @@ def _fields(trace: Trace, rows: Int64Array, among: BoolArray | None = None) -> d
         "partitions": tuple(trace.partitions[place] for place in used.tolist()),
         "extra": {name: values[rows] for name, values in trace.extra.items()},
         "edges": Edges(source=source[both], target=target[both], kind=trace.edges.kind[both]),
+        "accesses": trace.accesses.moved(place),
         "metadata": _metadata(trace, rows, among),
     }
 

@@ -24,7 +24,16 @@ from numpy.typing import NDArray
 
 from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceError, TraceFileError
-from gpustreamlab.model._columns import COLUMN_DTYPES, SPAN_KINDS, Counters, Edges, WorkDetail, unchangeable
+from gpustreamlab.model._columns import (
+    ACCESS_DTYPES,
+    COLUMN_DTYPES,
+    SPAN_KINDS,
+    Accesses,
+    Counters,
+    Edges,
+    WorkDetail,
+    unchangeable,
+)
 from gpustreamlab.model._cut import read_written, with_written
 from gpustreamlab.model._device import SCHEMA_VERSION, Lane, Marker, Note, TraceMetadata
 from gpustreamlab.model._fields import Whole
@@ -37,8 +46,9 @@ if TYPE_CHECKING:
 METADATA_KEY = b"gpustreamlab"
 EDGES_KEY = b"gpustreamlab.edges"
 COUNTERS_KEY = b"gpustreamlab.counters"
+ACCESSES_KEY = b"gpustreamlab.accesses"
 CHECKSUM_KEY = b"gpustreamlab.checksum"
-"""Holds a CRC-32 of the three others: Parquet has one for each page of a column, and none for its footer, which holds these."""
+"""Holds a CRC-32 of the others: Parquet has one for each page of a column, and none for its footer, which holds these."""
 
 _SINCE_VERSION_2 = ("partition",)
 
@@ -118,6 +128,7 @@ def make_trace(schema: pa.Schema, read: Callable[[str], pa.ChunkedArray]) -> Tra
         extra={name: values_of(name) for name in facts.extra},
         edges=Edges(**_unpack(metadata, EDGES_KEY, ("source", "target", "kind"))),
         counters=Counters(**_unpack(metadata, COUNTERS_KEY, _COUNTER_COLUMNS), names=facts.counter_names),
+        accesses=Accesses(**_unpack(metadata, ACCESSES_KEY, tuple(ACCESS_DTYPES))),
     )
 
 
@@ -133,11 +144,13 @@ def _schema_metadata(trace: Trace) -> dict[bytes, bytes]:
         EDGES_KEY: _pack({"source": trace.edges.source, "target": trace.edges.target, "kind": trace.edges.kind}),
         COUNTERS_KEY: _pack({name: getattr(trace.counters, name) for name in _COUNTER_COLUMNS}),
     }
+    if len(trace.accesses):
+        metadata[ACCESSES_KEY] = _pack({name: values.astype(np.int64) for name, values in trace.accesses.columns.items()})
     return metadata | {CHECKSUM_KEY: _checksum(metadata)}
 
 
 def _checksum(metadata: dict[bytes, bytes]) -> bytes:
-    ours = b"".join(metadata.get(key, b"") for key in (METADATA_KEY, EDGES_KEY, COUNTERS_KEY))
+    ours = b"".join(metadata.get(key, b"") for key in (METADATA_KEY, EDGES_KEY, COUNTERS_KEY, ACCESSES_KEY))
     return str(zlib.crc32(ours)).encode()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceError
-from gpustreamlab.model._columns import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Counters, Edges, WorkDetail
+from gpustreamlab.model._columns import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Accesses, Counters, Edges, WorkDetail
 from gpustreamlab.model._device import ClockOffset, Device, Lane, TraceMetadata, interpolate
 from gpustreamlab.model._trace import Trace
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
@@ -128,6 +128,7 @@ def merge(
         partitions=tuple(chain.from_iterable(trace.partitions for trace in traces)),
         details=tuple(details),
         edges=Edges(source=source, target=target, kind=kind),
+        accesses=_join_accesses(traces),
         counters=Counters(**sampled, names=counter_names),
         markers=tuple(
             sorted(
@@ -260,6 +261,22 @@ def _by_wall_clock(traces: Sequence[Trace]) -> _Placing:
             "clocks: ahead_ns=[one.metadata.epoch_unix_ns - traces[0].metadata.epoch_unix_ns for one in traces]."
         )
     return _Placing([zero - zeros[0] for zero in zeros], how="several traces, put together by the wall clock of their machine")
+
+
+_PROCESS_BUFFERS = 1 << 40  # Buffers of two processes are so far apart: a process numbers its own from 1
+
+
+def _join_accesses(traces: Sequence[Trace]) -> Accesses:
+    """Return the accesses of all, by rows that follow each other; buffers of each process have numbers of their own."""
+    first_row, parts = 0, []
+    for trace in traces:
+        told = trace.accesses
+        process = np.array([lane.process for lane in trace.lanes], np.int64)[trace.lane[told.span]]
+        is_own = (told.buffer > 0) & (told.buffer < _PROCESS_BUFFERS)  # those of a trace that was merged before are not
+        buffer = told.buffer + is_own * process * _PROCESS_BUFFERS
+        parts.append(told.columns | {"span": told.span + first_row, "buffer": buffer})
+        first_row += len(trace)
+    return Accesses(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
 def _join_lanes(traces: Sequence[Trace]) -> tuple[tuple[Lane, ...], list[Int64Array]]:

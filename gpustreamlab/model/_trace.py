@@ -14,6 +14,7 @@ from gpustreamlab.errors import TraceError
 from gpustreamlab.model._columns import (
     COLUMN_DTYPES,
     SPAN_KINDS,
+    Accesses,
     Counters,
     Edges,
     WorkDetail,
@@ -84,6 +85,8 @@ class Trace:
     """Launch configurations of kernels, and what copies went between."""
     edges: Edges = field(default_factory=Edges)
     """Edges from a span to one that waited for it."""
+    accesses: Accesses = field(default_factory=Accesses)
+    """Memory that each work read and wrote, as far as that is known."""
     counters: Counters = field(default_factory=Counters)
     """Quantities of lanes over time."""
     layout: Layout | None = None
@@ -123,9 +126,9 @@ class Trace:
         Returns
         -------
         Trace
-            Parents and edges point to the new rows. A span whose parent is left out has the nearest ancestor that is there, or
-            -1; edges of which an end is left out are, too. Ranges count as busy time if all kernels, copies and fills are left
-            out, as where none were captured.
+            Parents, edges and accesses point to the new rows. A span whose parent is left out has the nearest ancestor that is
+            there, or -1; edges of which an end is left out are, too. Ranges count as busy time if all kernels,
+            copies and fills are left out, as where none were captured.
 
         Raises
         ------
@@ -358,6 +361,7 @@ class Trace:
         if (self.parent == np.arange(span_count)).any():
             raise TraceError("A span is its own parent; use -1 for no parent.")
         self.edges.require_rows(span_count)
+        self.accesses.require_rows(span_count)
 
 
 _TABLES: Mapping[str, Any] = {
@@ -368,6 +372,7 @@ _TABLES: Mapping[str, Any] = {
     "threads": tuple[str, ...],
     "details": tuple[WorkDetail, ...],
     "edges": Edges,
+    "accesses": Accesses,
     "counters": Counters,
     "layout": Layout | None,
     "layouts": tuple[LayoutChange, ...],

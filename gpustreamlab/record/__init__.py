@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpustreamlab.record._chunks import (
+    ACCESS_COLUMNS,
     DEPENDENCY_COLUMNS,
     FIRST_WORK_NUMBER,
     SAMPLE_COLUMNS,
@@ -24,6 +25,7 @@ from gpustreamlab.record._trace_maker import NO_DEPENDENCIES, TraceData, build_t
 from gpustreamlab.record._work import MAX_FULL_NAME
 
 __all__ = [
+    "ACCESS_COLUMNS",
     "DEFAULT_RING_SIZE",
     "DEPENDENCY_COLUMNS",
     "FIRST_WORK_NUMBER",

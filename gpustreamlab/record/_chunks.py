@@ -41,6 +41,8 @@ SPAN_COLUMNS = (
 on, as it is recorded; ``parent`` is the number of a range, or -1."""
 DEPENDENCY_COLUMNS = ("source_lane", "record", "target_lane", "wait")
 """The lane that is waited for and the call that recorded the event; the lane that waits and the call that made it."""
+ACCESS_COLUMNS = ("correlation", "buffer", "begin", "end", "flags")
+"""What work touched, see `gpustreamlab.backends.AccessBatch`; all rows of one call follow each other."""
 SAMPLE_COLUMNS = ("time_ns", "lane", "name", "value")  # Of a lane's quantity; the bits of the float64 ``value`` as int64
 
 FIRST_WORK_NUMBER = 1 << 48  # Numbers of spans that are no ranges begin here: below it they count opened ranges
@@ -51,6 +53,7 @@ RECORDERS = 4_095  # Recorders of a process whose numbers differ; then they begi
 
 MAX_RING_SIZE = 1_000_000_000  # Most spans that are kept: 104 GB
 KEPT_DEPENDENCIES = 262_144  # Waits of streams for streams that are kept; the newest count
+KEPT_ACCESSES = 1_000_000  # Accesses to memory that are kept, 40 MB; the newest count
 KEPT_SAMPLES = 262_144  # Samples that are kept; the newest count
 SAMPLE_EVERY_NS = 1_000_000
 """Of the samples of one lane and counter within a millisecond the first and the last one count, and the highest where that is
@@ -63,7 +66,8 @@ START = 0  # Where every reader begins
 
 _ROWS, _PAIRS = np.empty((len(SPAN_COLUMNS), 0), np.int64), np.empty((2, 0), np.int64)
 _FOURS = np.empty((4, 0), np.int64)
-_BLOCKS = ("rows", "edges", "dependencies", "samples")
+_ACCESSES = np.empty((len(ACCESS_COLUMNS), 0), np.int64)
+_BLOCKS = ("rows", "edges", "dependencies", "samples", "accesses")
 _LISTS = ("names", "details", "counter_names", "markers")
 _KINDS = (*_BLOCKS, *_LISTS)
 _logs = count(1)
@@ -76,6 +80,7 @@ class Chunk(NamedTuple):
     edges: Int64Array = _PAIRS  # Numbers of ranges, of which the second waited for the first; shape (2, n)
     dependencies: Int64Array = _FOURS  # Waits of streams for streams, see `DEPENDENCY_COLUMNS`; shape (4, n)
     samples: Int64Array = _FOURS  # See `SAMPLE_COLUMNS`; shape (4, n)
+    accesses: Int64Array = _ACCESSES  # See `ACCESS_COLUMNS`; shape (5, n), of each call all or none
     names: Sequence[str] = ()  # New names of spans, by their code
     details: Sequence[WorkDetail] = ()  # New ways in which work was launched, by their code
     counter_names: Sequence[str] = ()  # New names of counters, by their code
@@ -83,6 +88,7 @@ class Chunk(NamedTuple):
     tables: Tables | None = None
     """Tables that stay small, as they are from now on, without markers; None where they have not changed."""
     missed: int = 0  # Rows that made room for newer ones, which this reader did not get
+    missed_accesses: int = 0  # Likewise of `accesses`
     is_anew: bool = False  # Whether a reader forgets all that it has read: this begins at the beginning
     lost: int = 0  # Spans that never came here, by now
     pending: int = 0  # Closed ranges whose work had not ended, by now
@@ -102,7 +108,8 @@ class Chunk(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing in it."""
-        return self.tables is None and not self.missed and not any(_count(self, kind) for kind in _KINDS)
+        is_missing = self.missed or self.missed_accesses
+        return self.tables is None and not is_missing and not any(_count(self, kind) for kind in _KINDS)
 
     def split(self, row_count: int) -> Iterator[Chunk]:
         """Return it in pieces of so many rows; the first one has all else."""
@@ -120,13 +127,30 @@ def _count(chunk: Chunk, kind: str) -> int:
     return int(part.shape[1]) if kind in _BLOCKS else len(part)
 
 
+_MISSED = {"rows": "missed", "accesses": "missed_accesses"}  # Kinds of which it is told how many made room
+
+
 def _without(chunk: Chunk, kind: str, count: int) -> Chunk:
-    """Return it without the oldest of a kind; rows are missed."""
+    """Return it without the oldest of a kind; of some it is told how many these are."""
     part = getattr(chunk, kind)
     left = part[:, count:] if kind in _BLOCKS else part[count:]
     if count == _count(chunk, kind):  # an empty part of an array would keep all of it
         left = getattr(_NOTHING, kind)
-    return chunk._replace(**{kind: left, "missed": chunk.missed + (count if kind == "rows" else 0)})
+    told = {_MISSED[kind]: getattr(chunk, _MISSED[kind]) + count} if kind in _MISSED else {}
+    return chunk._replace(**{kind: left}, **told)
+
+
+def newest_accesses(chunk: Chunk) -> Chunk:
+    """Return it with the newest accesses only, those of each call together, as a log keeps them."""
+    excess = _count(chunk, "accesses") - KEPT_ACCESSES
+    return _without(chunk, "accesses", _whole_calls(chunk.accesses, excess)) if excess > 0 else chunk
+
+
+def _whole_calls(accesses: Int64Array, count: int) -> int:
+    """Return how many of the oldest accesses go where at least so many have to: what is half known of work is wrong."""
+    correlation = accesses[0]
+    later = np.flatnonzero(correlation[count:] != correlation[count - 1])
+    return count + int(later[0]) if len(later) else len(correlation)
 
 
 def columns_block(columns: Mapping[str, Int64Array]) -> Int64Array:
@@ -159,6 +183,7 @@ def join(chunks: Sequence[Chunk], *, rows_from: int = START) -> Chunk:
         **joined,
         tables=next((chunk.tables for chunk in reversed(kept) if chunk.tables is not None), None),
         missed=sum(chunk.missed for chunk in kept),
+        missed_accesses=sum(chunk.missed_accesses for chunk in kept),
         is_anew=kept[0].is_anew,
     )
 
@@ -205,6 +230,7 @@ class ChunkLog:
             "edges": ring_size,
             "dependencies": KEPT_DEPENDENCIES,
             "samples": KEPT_SAMPLES,
+            "accesses": KEPT_ACCESSES,
             "markers": KEPT_MARKERS,
         }
         self.number = next(_logs)  # Differs from that of every other log of this process
@@ -318,6 +344,8 @@ class ChunkLog:
                 at = self._oldest[kind]
                 there = _count(self._chunks[at], kind)
                 gone = min(excess, there)
+                if kind == "accesses" and gone:
+                    gone = _whole_calls(self._chunks[at].accesses, gone)
                 self._chunks[at] = _without(self._chunks[at], kind, gone)
                 self._counts[kind] -= gone
                 self._oldest[kind] += gone == there

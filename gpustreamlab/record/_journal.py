@@ -350,8 +350,10 @@ class JoinedJournal:
             edges=chunk.edges,
             dependencies=np.stack((lanes[source], record, lanes[target], wait)),
             samples=np.stack([samples[name] for name in SAMPLE_COLUMNS]),
+            accesses=chunk.accesses,
             markers=self._new_markers(place, chunk.markers, ahead),
             missed=chunk.missed,
+            missed_accesses=chunk.missed_accesses,
         )
 
     def _are_new(self, columns: dict[str, Int64Array], windows: Sequence[tuple[int, int]]) -> BoolArray:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Counters, Edges, Lane, Trace, WorkDetail, unchangeable
-from gpustreamlab.record._chunks import DEPENDENCY_COLUMNS, Chunk, join, thinned
+from gpustreamlab.backends import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, NODE_SHIFT
+from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Accesses, Counters, Edges, Lane, Trace, WorkDetail, unchangeable
+from gpustreamlab.record._chunks import ACCESS_COLUMNS, DEPENDENCY_COLUMNS, Chunk, join, newest_accesses, thinned
 from gpustreamlab.record._extents import (
     ANNOTATION_CODE,
     HOST_CODE,
@@ -38,6 +39,12 @@ NO_SAMPLES = Counters()
 NO_DEPENDENCIES: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
 
 
+MISSED_ACCESSES = (
+    "What the oldest work read and wrote is not known any more: {:,} accesses made room for newer ones. Waits around that work "
+    "count as needed. Record a shorter stretch: lab.clear() before it."
+)
+
+
 class TraceData(NamedTuple):
     """What a trace is made of."""
 
@@ -49,11 +56,12 @@ class TraceData(NamedTuple):
     dependencies: Mapping[str, Int64Array] = NO_DEPENDENCIES
     """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
     counters: Counters = NO_SAMPLES  # Samples of lanes' quantities, in order of time
+    accesses: Int64Array = np.empty((len(ACCESS_COLUMNS), 0), np.int64)  # See `ACCESS_COLUMNS`; shape (5, n)
 
 
 def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
     """Return what chunks from the beginning on tell as a trace."""
-    chunk = join(chunks)
+    chunk = newest_accesses(join(chunks))
     data = trace_data(chunk)
     meta = data.tables.metadata
     windows = meta.capture_windows
@@ -65,6 +73,8 @@ def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
         "pending_spans": chunk.pending,
         "capture_windows": windows,
     }
+    if chunk.missed_accesses:
+        told["missing"] = (*meta.missing, MISSED_ACCESSES.format(chunk.missed_accesses))
     new = {name: value for name, value in (told | facts).items() if getattr(meta, name) != value}
     return build_trace(data._replace(tables=data.tables._replace(metadata=replace(meta, **new))) if new else data)
 
@@ -81,6 +91,7 @@ def trace_data(chunk: Chunk) -> TraceData:
         edges=chunk.edges.T,
         dependencies=dict(zip(DEPENDENCY_COLUMNS, chunk.dependencies, strict=True)),
         counters=counters_of(chunk.samples, chunk.counter_names),
+        accesses=chunk.accesses,
     )
 
 
@@ -156,6 +167,7 @@ def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
     if not tables.metadata.imported:  # what other tools tell has no numbers but those that its reader gave
         extra["number"] = rows["number"]
     edges = _edges(rows, place, data.edges, data.dependencies if has_work else None)
+    accesses = find_accesses(rows, data.details, data.accesses)
     del place
     found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}
     return Trace(
@@ -169,6 +181,7 @@ def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
         markers=tuple(tables.markers),
         notes=(),
         edges=edges,
+        accesses=accesses,
         metadata=tables.metadata,
         extra={name: unchangeable(extra.pop(name)) for name in [*extra]},
         details=tuple(data.details),
@@ -213,6 +226,40 @@ def work_edges(
     call, launched = calls[found[found >= 0]], work[found >= 0]
     codes = np.concatenate((np.full(len(first), WAIT_CODE), np.full(len(call), LAUNCH_CODE)))
     return np.concatenate((work[first], call)), np.concatenate((work[second], launched)), codes
+
+
+def find_accesses(rows: Mapping[str, Int64Array], details: Sequence[WorkDetail], told: Int64Array) -> Accesses:
+    """Return what work touched by its rows; `told` is by the numbers of calls, see `ACCESS_COLUMNS`."""
+    correlation, *region, flags = told
+    work = np.flatnonzero(is_work(rows["kind"]) & (rows["correlation"] > 0)) if len(flags) else _NONE
+    if not len(work):
+        return Accesses()
+    node_of = np.array([*(one.node for one in details), -1], np.int64)  # -1, no detail, is last
+    width = int(node_of.max()) + 2
+    work = work[np.lexsort((node_of[rows["detail"][work]], rows["correlation"][work]))]
+    calls, code = distinct(rows["correlation"][work])
+    call = np.searchsorted(calls, correlation)
+    call = np.where(calls[np.minimum(call, len(calls) - 1)] == correlation, call, len(calls))
+    # By call and node: one launch of a graph is many works. What has no node is of all that its call has enqueued.
+    keys, node = code * width + node_of[rows["detail"][work]] + 1, (flags >> NODE_SHIFT) - 1
+    first = np.searchsorted(keys, call * width + np.maximum(node + 1, 0))
+    behind = np.searchsorted(keys, call * width + np.where(node < 0, width - 1, node + 1), side="right")
+    count = np.where(node + 1 < width, behind - first, 0)
+    source = np.repeat(np.arange(len(count)), count)
+    span = work[np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count) + first[source]]
+    order = np.argsort(span, kind="stable")
+    source, span = source[order], span[order]
+    buffer, begin, end = (column[source] for column in region)
+    flags = flags[source]
+    return Accesses(
+        span=span,
+        buffer=buffer,
+        begin=begin,
+        end=end,
+        is_write=(flags & IS_WRITE) != 0,
+        is_host=(flags & IS_HOST) != 0,
+        certainty=((flags >> CERTAINTY_SHIFT) & 3).astype(np.int8),
+    )
 
 
 def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple[tuple[Lane, ...], Int32Array]:

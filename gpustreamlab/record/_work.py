@@ -12,17 +12,19 @@ import numpy as np
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import (
+    CERTAINTY_SHIFT,
     OWN_PREFIX,
     PEER_COPY,
     STAGED_COPY,
+    AccessBatch,
     Activities,
     ActivitySource,
     AnnotationBatch,
     CallBatch,
     WorkBatch,
 )
-from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
-from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, Chunk, columns_block, make_samples
+from gpustreamlab.model import ACCESS_CERTAINTIES, DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
+from gpustreamlab.record._chunks import ACCESS_COLUMNS, FIRST_WORK_NUMBER, NUMBERS_APART, Chunk, columns_block, make_samples
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
 from gpustreamlab.record._tables import OTHER_NAMES, CodeTable, SessionTables, cut_text, plain_text
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -294,6 +296,7 @@ class WorkReader:
             rows=np.concatenate((*blocks, work), axis=1),
             dependencies=self._read_dependencies(activities, source),
             samples=self._read_memory(activities, source),
+            accesses=self._read_accesses(activities.accesses),
         )
         self._launches.trim()
         return told, launched
@@ -424,6 +427,15 @@ class WorkReader:
         source_lane, _ = self._find_lanes(batch.source_context, batch.source_stream, now, source)
         target_lane, _ = self._find_lanes(batch.target_context, batch.target_stream, now, source)
         return np.stack((source_lane, batch.record, target_lane, batch.wait))
+
+    @staticmethod
+    def _read_accesses(batch: AccessBatch) -> Int64Array:
+        told = np.stack([getattr(batch, name) for name in ACCESS_COLUMNS])
+        _, buffer, begin, end, flags = told
+        is_good = (buffer >= 0) & (begin >= 0) & (end >= begin) & (flags >= 0)
+        is_good &= flags >> CERTAINTY_SHIFT & 3 < len(ACCESS_CERTAINTIES)
+        # What is half known of work is wrong: without a row, all of it counts as not known.
+        return told if is_good.all() else told[:, ~np.isin(told[0], told[0][~is_good])]
 
     def _read_memory(self, activities: Activities, source: ActivitySource) -> Int64Array:
         batch = activities.memory

@@ -6,6 +6,7 @@ of the facts and the rows (`CHECKSUM_KEY`), so that a torn or damaged batch is t
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.model import Lane, LayoutChange, Marker, Partition, TraceMetadata, WorkDetail
-from gpustreamlab.record import DEPENDENCY_COLUMNS, SAMPLE_COLUMNS, SPAN_COLUMNS, Chunk, Tables
+from gpustreamlab.record import ACCESS_COLUMNS, DEPENDENCY_COLUMNS, SAMPLE_COLUMNS, SPAN_COLUMNS, Chunk, Tables
 from gpustreamlab.typing import Int64Array
 
 if TYPE_CHECKING:
@@ -119,7 +120,9 @@ def _facts_of(chunk: Chunk) -> dict[str, Any]:
         facts["dependencies"] = dict(zip(DEPENDENCY_COLUMNS, chunk.dependencies.tolist(), strict=True))
     if chunk.tables is not None:
         facts["tables"] = {name: msgspec.to_builtins(getattr(chunk.tables, name)) for name in _TABLES}
-    facts |= {"anew": chunk.is_anew, "overrun": chunk.missed}
+    if chunk.accesses.shape[1]:  # as numbers in text they would take ten times the room
+        facts["accesses"] = base64.b64encode(zlib.compress(chunk.accesses.astype("<i8").tobytes(), 1)).decode()
+    facts |= {"anew": chunk.is_anew, "overrun": chunk.missed, "overrun_accesses": chunk.missed_accesses}
     facts = {name: value for name, value in facts.items() if value}
     return facts | {"lost": chunk.lost, "pending": chunk.pending, "capturing": chunk.is_capturing}
 
@@ -156,12 +159,14 @@ class ChunkDecoder:
             edges=np.array(facts.get("edges", ()), np.int64).reshape(-1, 2).T,
             dependencies=np.array([dependencies.get(name, ()) for name in DEPENDENCY_COLUMNS], np.int64).reshape(4, -1),
             samples=np.concatenate((samples, values.reshape(1, -1))),
+            accesses=_read_accesses(facts.get("accesses", "")),
             names=tuple(facts.get("names", ())),
             details=msgspec.convert(facts.get("details", ()), tuple[WorkDetail, ...]),
             counter_names=tuple(new_counters),
             markers=msgspec.convert(facts.get("markers", ()), tuple[Marker, ...]),
             tables=self._tables(facts.get("tables", {})),
             missed=facts.get("overrun", 0),
+            missed_accesses=facts.get("overrun_accesses", 0),
             is_anew=facts.get("anew", False),
             lost=facts["lost"],
             pending=facts["pending"],
@@ -199,6 +204,11 @@ class ChunkDecoder:
         return chunk._replace(
             missed=missed, is_anew=True, tables=tables, names=names, details=details, counter_names=counter_names
         )
+
+
+def _read_accesses(text: str) -> Int64Array:
+    data = zlib.decompress(base64.b64decode(text)) if text else b""
+    return np.frombuffer(data, "<i8").astype(np.int64).reshape(len(ACCESS_COLUMNS), -1)
 
 
 def _absent(name: str, count: int) -> Int64Array:

@@ -9,6 +9,11 @@ from collections import defaultdict
 import numpy as np
 
 from gpustreamlab.backends import (
+    CERTAINTY_SHIFT,
+    IS_HOST,
+    IS_WRITE,
+    NODE_SHIFT,
+    AccessBatch,
     Activities,
     AnnotationBatch,
     CallBatch,
@@ -29,6 +34,7 @@ BATCHES = {
     "annotations": AnnotationBatch,
     "dependencies": DependencyBatch,
     "memory": MemoryBatch,
+    "accesses": AccessBatch,
 }
 
 
@@ -125,6 +131,11 @@ class FakeActivitySource:
         if not isinstance(stream, int):
             context, stream = self.key_of(stream)
         self._push("memory", time_ns, context, stream, name, value)
+
+    def push_access(self, correlation, buffer, begin, end, *, is_write=False, is_host=False, certainty=0, node=-1):
+        """Feed that work which a call enqueued reads or writes memory."""
+        flags = IS_WRITE * is_write | IS_HOST * is_host | certainty << CERTAINTY_SHIFT | node + 1 << NODE_SHIFT
+        self._push("accesses", correlation, buffer, begin, end, flags)
 
     def lose_client(self, reason="another tool took over", *, complete_until_host_ns=None):
         """Tell nothing any more, as when torch.profiler is started; by default all until now was told."""

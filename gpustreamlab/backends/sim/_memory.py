@@ -6,16 +6,18 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Piece, Region, Touch, region_of
-from gpustreamlab.backends._activity import CallClass
+from gpustreamlab.backends._activity import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, CallClass, take_buffer_number
 from gpustreamlab.backends._features import ArrayLender
 from gpustreamlab.backends.sim._commands import StreamQueue
 from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
+from gpustreamlab.model import ACCESS_CERTAINTIES
+from gpustreamlab.typing import AccessCertainty
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
@@ -39,6 +41,8 @@ class Pages(np.ndarray[Any, np.dtype[Any]]):
     """Kept alive by arrays in scratch."""
     noted: tuple[object, Piece] | None = None
     """Who watches accesses, and what stands for the memory there."""
+    number = 0
+    """Of the memory among all of the process; 0 while nobody has asked. Scratch that is given out anew has a new one."""
 
 
 def create_pinned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -58,6 +62,10 @@ def is_pinned(array: NDArray[Any]) -> bool:
 
 USED, RESERVED = "pool_used_bytes", "pool_reserved_bytes"
 _POOL_BITS = 44  # of a modelled address: below them the place in a pool, then the stream
+_UNKNOWN = ACCESS_CERTAINTIES.index(AccessCertainty.UNKNOWN) << CERTAINTY_SHIFT
+_KEPT_HOST = 4_096  # Pageable arrays whose numbers are kept; those that are gone make room, then the oldest
+Extent: TypeAlias = tuple[int, int, int, int]
+"""Number of an allocation, first byte, byte behind the last one, flags; see `gpustreamlab.backends.AccessBatch`."""
 _HOST_BASE = 1 << 62  # added to addresses of the host, which then meet none of the device
 
 
@@ -70,6 +78,8 @@ class MemoryPool:
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Block] = deque()
         self._has_scratch = False
+        # By address of an array's values, which array that was and its number. A number is kept as long as the array lives.
+        self._host: dict[int, tuple[weakref.ref[NDArray[Any]], int]] = {}
 
     @property
     def block_count(self) -> int:
@@ -93,6 +103,7 @@ class MemoryPool:
             block = _Block(owner, self._dead.append)
             block.key, block.stream, block.size_bytes = key, stream, -(-owner.nbytes // BLOCK_BYTES) * BLOCK_BYTES
             block.offset, block.address, block.touch = pool.allocate(block.size_bytes), -1, None
+            block.number = take_buffer_number()
             self._blocks[key] = block
             source, now_ns = self._driver.source, self._driver.clock.now_ns
             if source is not None:
@@ -138,6 +149,62 @@ class MemoryPool:
         if block.address < 0:
             block.address = _address_of(owner)
         return whole[0], _region_in(values, block.address, whole[0], is_certain=is_certain)
+
+    def find_extents(
+        self, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]], some: NDArray[Any] | None
+    ) -> list[Extent]:
+        """Return which bytes of which allocations arrays are; of `some` only some elements are meant."""
+        found, blocks, flags = [], self._blocks, 0
+        for arrays in (reads, writes):
+            for values in arrays:
+                block = blocks.get(id(values)) if values.base is None else None
+                if block is not None and values is not some and block() is values:
+                    found.append((block.number, 0, values.nbytes, flags))
+                elif values.size:
+                    found.append(self._extent(values, flags, is_certain=values is not some))
+            flags = IS_WRITE
+        return found
+
+    def _extent(self, values: NDArray[Any], flags: int, *, is_certain: bool) -> Extent:
+        owner = values
+        while isinstance(base := owner.base, np.ndarray):
+            owner = base
+        number = self._number_of(owner)
+        if not number:
+            number, flags = self._host_number(owner), flags | IS_HOST
+            is_certain = is_certain and owner.base is None  # what lies in memory of others may lie there twice
+        elif isinstance(owner, Pages) and not owner.is_scratch:
+            flags |= IS_HOST
+        region = region_of(_address_of(values) - _address_of(owner), values.shape, values.strides, values.itemsize)
+        if not is_certain or region.end - region.start != values.nbytes:  # with gaps: a row says from where to where
+            flags |= _UNKNOWN
+        return number, region.start, region.end, flags
+
+    def _number_of(self, owner: NDArray[Any]) -> int:
+        """Return the number of memory of this card, of another one of the host, or of pages; 0 where it is pageable."""
+        if isinstance(owner, Pages):
+            owner.number = owner.number or take_buffer_number()
+            return owner.number
+        for card in self._driver.cards:
+            block = card.memory._blocks.get(id(owner))  # noqa: SLF001 - of this class
+            if block is not None and block() is owner:
+                return block.number
+        return 0
+
+    def _host_number(self, owner: NDArray[Any]) -> int:
+        """Return the number of a pageable array. Nothing keeps it; another one at its address later has another number."""
+        address = _address_of(owner)
+        known = self._host.get(address)
+        alive = None if known is None else known[0]()
+        is_same = alive is owner or (alive is not None and owner.base is not None and alive.base is owner.base)
+        if known is not None and is_same:
+            return known[1]
+        if len(self._host) >= _KEPT_HOST:
+            self._host = {at: one for at, one in self._host.items() if one[0]() is not None}
+            while len(self._host) >= _KEPT_HOST:
+                del self._host[next(iter(self._host))]
+        self._host[address] = weakref.ref(owner), take_buffer_number()
+        return self._host[address][1]
 
     def find_ended(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Piece, ArrayLender]]:
         """Find arrays in scratch that was given back, or freed with its stream; called once they were found as memory."""
@@ -211,9 +278,10 @@ class MemoryPool:
 class _Block(weakref.ref["NDArray[Any]"]):
     """Looks at the array that owns memory, without keeping it."""
 
-    __slots__ = ("address", "key", "offset", "size_bytes", "stream", "touch")
+    __slots__ = ("address", "key", "number", "offset", "size_bytes", "stream", "touch")
     address: int
     key: int
+    number: int  # Of the memory among all of the process
     offset: int
     size_bytes: int
     stream: StreamQueue
@@ -278,6 +346,8 @@ class SimScratch:
                 )
             spare = stream.spare.get(size_bytes)
             block = spare.pop() if spare else self._make(stream, size_bytes)
+            if block.pages is not None:
+                block.pages.number = 0
             self._blocks[block.address] = block
             self._change("cudaMallocAsync", stream, size_bytes)
         return int(block.address)

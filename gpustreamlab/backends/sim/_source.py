@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -11,6 +12,8 @@ from weakref import WeakSet
 import numpy as np
 
 from gpustreamlab.backends._activity import (
+    NODE_SHIFT,
+    AccessBatch,
     Activities,
     CallBatch,
     CallClass,
@@ -28,11 +31,12 @@ from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
+    from gpustreamlab.backends.sim._memory import Extent
 
 KEPT_RECORDS = 1_000_000
 """Records that wait to be drained, at most; newer ones are dropped and counted."""
 
-B = TypeVar("B", WorkBatch, CallBatch, DependencyBatch, MemoryBatch)
+B = TypeVar("B", WorkBatch, CallBatch, DependencyBatch, MemoryBatch, AccessBatch)
 _KIND_CODES = {kind: code for code, kind in enumerate(SPAN_KINDS)}
 
 
@@ -94,15 +98,16 @@ class SimActivitySource:
             driver.catch_up()
             if self._is_collecting:
                 driver.memory.settle()
-            told = self._work, self._calls, self._dependencies, self._memory
+            told = self._work, self._calls, self._dependencies, self._memory, self._accesses
             names, details = tuple(self._names), tuple(self._details)
             self._empty()
-        work, calls, dependencies, memory = told
+        work, calls, dependencies, memory, accesses = told
         return Activities(
             work=_make_batch(WorkBatch, work),
             calls=_make_batch(CallBatch, calls),
             dependencies=_make_batch(DependencyBatch, dependencies),
             memory=_make_batch(MemoryBatch, memory),
+            accesses=_make_batch(AccessBatch, accesses),
             names=names,
             details=details,
         )
@@ -165,6 +170,15 @@ class SimActivitySource:
         if not is_unnamed and self._has_room():
             self._dependencies.extend((origin.context, origin.number, record, stream.context, stream.number, wait))
 
+    def note_accesses(self, number: int, touched: Sequence[Extent], node: int = -1) -> None:
+        """Keep what work of a call touches, of a node of a graph which; where there is no room, work goes without."""
+        if len(touched) > self._left:
+            return
+        self._left -= len(touched)
+        at_node = node + 1 << NODE_SHIFT
+        for buffer, begin, end, flags in touched:
+            self._accesses.extend((number, buffer, begin, end, flags | at_node))
+
     def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
         """Keep how much memory a stream holds."""
         if self._has_room():
@@ -200,7 +214,8 @@ class SimActivitySource:
 
     def _empty(self) -> None:
         self._left = self._record_limit
-        self._work, self._calls, self._dependencies, self._memory = array("q"), array("q"), array("q"), array("q")
+        self._work, self._calls, self._dependencies = array("q"), array("q"), array("q")
+        self._memory, self._accesses = array("q"), array("q")
         self._names: dict[str, int] = {}
         self._detail_codes: dict[object, int] = {}
         self._details: list[WorkDetail] = []
@@ -235,6 +250,11 @@ class Collecting:
         """Tell that a stream waits for what another one recorded."""
         for one in self.members:
             one.note_dependency(origin, record, stream, wait)
+
+    def note_accesses(self, number: int, touched: Sequence[Extent], node: int = -1) -> None:
+        """Tell what work touches."""
+        for one in self.members:
+            one.note_accesses(number, touched, node)
 
     def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
         """Tell how much memory a stream holds."""

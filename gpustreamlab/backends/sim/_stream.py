@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, KernelSpec, Mark, SimEvent, StreamQueue, Wait
 from gpustreamlab.backends.sim._driver import SimDriver, closed_stream
 from gpustreamlab.errors import GraphCaptureError, InvalidHandleError
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._source import Collecting
 
 
 class SimStream:
@@ -289,7 +292,12 @@ class SimGraph:
         for work in works:  # in front of the launch: where it lacks a wait, one may be put in
             driver.note_accesses(own, work.name, work.reads, work.writes, work.some)
         with driver.lock, np.errstate(all="ignore"):
-            self._enqueue(own)
+            correlation, source = self._enqueue(own)
+            if source is not None:
+                for number, node in enumerate(self._nodes):
+                    if node.work is not None:
+                        touched = driver.memory.find_extents(node.work.reads, node.work.writes, node.work.some)
+                        source.note_accesses(correlation, touched, number)
             for work in works:
                 if work.again is not None:
                     work.again()
@@ -313,7 +321,8 @@ class SimGraph:
         nodes = self._nodes
         return frozenset(number for node in nodes for number in node.ahead if nodes[number].stream is not node.stream)
 
-    def _enqueue(self, stream: StreamQueue) -> None:
+    def _enqueue(self, stream: StreamQueue) -> tuple[int, Collecting | None]:
+        """Put the work into its queues; return the number of the launch, and whom to tell what it touches."""
         driver, submit = self._driver, self._driver.scheduler.submit
         now_ns, correlation, source = driver.enter_graph(stream, self.node_count)
         if self._end is not None:
@@ -340,3 +349,4 @@ class SimGraph:
             submit(stream, Wait(end), now_ns)
         self._end = Mark()
         submit(stream, self._end, now_ns)
+        return correlation, source

@@ -371,7 +371,7 @@ class ArrayModule:
             )
         spec = rule.kernel(backend.preset, call)
         work = None
-        if backend.driver.accesses is not None or capture is not None:
+        if backend.driver.accesses is not None or backend.driver.source is not None or capture is not None:
             reads = call.inputs if reads is None else reads
             work = self._note(call.name, reads, call.outputs if writes is None else writes, some, again)
         backend.launch_kernel(backend.selected_stream, spec, work)
@@ -392,16 +392,14 @@ class ArrayModule:
         writes: Sequence[NDArray[Any]],
         some: NDArray[Any] | None = None,
         again: Callable[[], object] | None = None,
-    ) -> NodeWork | None:
-        """Tell who watches what is about to be read and written; where a graph is captured, return it for each launch."""
-        if self._capture is not None:
-            return NodeWork(name, again, reads, writes, some)
+    ) -> NodeWork:
+        """Tell who watches what is about to be read and written; return it, for each launch where a graph is captured."""
         backend = self._backend
-        if backend.driver.accesses is not None:
+        if backend.driver.accesses is not None and self._capture is None:
             stream = backend.selected_stream
             stream.check_open()
             backend.driver.note_accesses(stream.queue, name, reads, writes, some)
-        return None
+        return NodeWork(name, again, reads, writes, some)
 
     def _hold(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Count the results' memory before the kernel that writes them."""

@@ -210,7 +210,7 @@ def test_edges_of_one_kind_are_selected(kind):
     assert len(edges.select("wait")) == 0
 
 
-@pytest.mark.parametrize(("kind", "hint"), [("launches", "Did you mean 'launch'"), (1, "Choose from 'launch', 'wait'")])
+@pytest.mark.parametrize(("kind", "hint"), [("launches", "Did you mean 'launch'"), (1, "Choose from 'launch', 'sync', 'wait'")])
 def test_an_unknown_kind_of_edge_is_told_with_the_nearest(kind, hint):
     with pytest.raises(OptionError, match=hint):
         Edges().select(kind)

@@ -20,7 +20,7 @@ from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend, k
 
 ROWS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition", "detail", "correlation")
 TABLES = ("names", "threads", "partitions", "layouts", "markers", "details")
-FIGURES = ("tier", "capture_windows", "capture_source", "dropped_spans", "dropped_markers", "device")
+FIGURES = ("tier", "capture_windows", "capture_source", "dropped_spans", "dropped_markers", "device", "missing")
 
 
 class Follower:
@@ -91,7 +91,10 @@ def step(lab, source, number, kind):  # noqa: C901 - a table
         case 3:
             lab.recording.mark(f"mark {number}")
         case 4:
-            source.push_work(number * 10 + 1, number * 10 + 6, stream=9, name="k", detail=kernel_detail(f"k{number % 4}"))
+            call, detail = number + 1, kernel_detail(f"k{number % 4}")
+            source.push_work(number * 10 + 1, number * 10 + 6, stream=9, name="k", detail=detail, correlation=call)
+            for buffer in range(number % 4):
+                source.push_access(call, buffer, 8 * number, 8 * number + 64, is_write=buffer == 2, certainty=number % 3)
             source.push_dependency(source=(0, 1), record=number, target=(0, 2), wait=number + 1)
         case 5:
             for part in range(3):
@@ -122,12 +125,13 @@ def facts_of(trace):
     told = trace.counters
     texts = [told.names[code] for code in told.name.tolist()]
     samples = list(zip(told.time_ns.tolist(), told.lane.tolist(), texts, told.value.tolist(), strict=True))
+    touched = {name: values.tolist() for name, values in trace.accesses.columns.items()}
     figures = {name: getattr(trace.metadata, name) for name in FIGURES}
     figures["capture_windows"] = [begin for begin, _ in figures["capture_windows"]]  # an open one ends when it is asked
     figures["device"] = figures["device"].name
     lanes = [lane.name.removeprefix("0:") for lane in trace.lanes]
     tables = {name: tuple(getattr(trace, name)) for name in TABLES} | {"threads": len(trace.threads)}
-    return columns, tables, lanes, edges, samples, figures
+    return columns, tables, lanes, edges, samples, figures, touched
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 31)), min_size=5, max_size=60)
@@ -149,9 +153,11 @@ def home(monkeypatch):
     monkeypatch.setattr(_worker, "_home", _worker._Home())
 
 
+@pytest.mark.parametrize("kept_accesses", [7, 1_000_000])
 @TRIES
 @given(steps=STEPS)
-def test_every_reader_has_the_same_trace_however_it_read(steps, home, tmp_path_factory):
+def test_every_reader_has_the_same_trace_however_it_read(kept_accesses, steps, home, monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(_chunks, "KEPT_ACCESSES", kept_accesses)
     path = tmp_path_factory.mktemp("run") / "run.gsl"
     with recording(spool=path) as (lab, source):
         # GIVEN readers of which each reads now and then
