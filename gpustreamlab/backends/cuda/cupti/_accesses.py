@@ -7,16 +7,25 @@ calls are; all in here is done by one thread at a time.
 
 from __future__ import annotations
 
+import ctypes
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.backends._activity import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, take_buffer_number
-from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role
+from gpustreamlab.backends._activity import (
+    CERTAINTY_SHIFT,
+    IS_HOST,
+    IS_WRITE,
+    Step,
+    StepKind,
+    StepTouch,
+    take_buffer_number,
+)
+from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role, Shape
 from gpustreamlab.backends.cuda.cupti._records import FIELD
 from gpustreamlab.model import ACCESS_CERTAINTIES
 from gpustreamlab.typing import AccessCertainty, Int64Array
@@ -29,6 +38,11 @@ ACCESS_FIELDS = (FIELD, "buffer", "begin", "end", "flags")
 """The columns of an access, as those of a record; all are int64."""
 KEPT_FUNCTIONS = 65_536
 """Functions whose outputs are remembered; then all is learned anew."""
+_FAILED, _OPAQUE, _NON_BLOCKING, _OF_THREAD = map(
+    int, (CallFlag.FAILED, CallFlag.OPAQUE, CallFlag.NON_BLOCKING, CallFlag.PER_THREAD)
+)
+_LEGACY, _PER_THREAD = 1, 2
+"""Handles of default streams."""
 _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
 _PAGE_BITS = 21
@@ -40,15 +54,17 @@ _ANY = 0
 class Block:
     """An allocation, or what a library's pool gave out of one."""
 
-    __slots__ = ("born", "end", "end_ns", "flags", "is_pool", "number", "start", "stream")
+    __slots__ = ("born", "end", "flags", "is_pool", "made_ns", "number", "start", "stream")
 
-    def __init__(self, start: int, end: int, *, flags: int = 0, born: int = _WRITTEN, made_ns: int = 0, stream: int = 0) -> None:
+    def __init__(
+        self, start: int, end: int, *, flags: int = 0, born: int = _WRITTEN, made_ns: int = 0, stream: int = 0
+    ) -> None:
         self.number = take_buffer_number()
         self.start = start
         self.end = end
         self.flags = flags  # `IS_HOST` or 0
         self.born = born  # How much work of which nothing is known there was before it; -1 once somebody may have written it
-        self.end_ns = made_ns  # When the call that made it returned; 0 where it was there before
+        self.made_ns = made_ns  # When the call that made it returned; 0 where it was there before
         self.stream = stream
         self.is_pool = False  # Whether a library gives out parts of it
 
@@ -101,37 +117,12 @@ class BlockChange(NamedTuple):
     """Handle of the stream that it is for."""
 
 
-class Touch(NamedTuple):
-    """What work does to a block."""
-
+class _Touch(NamedTuple):
     block: Block
     begin: int
     end: int
     is_write: bool
-    is_exact: bool
-    """Whether it is all of that; else what is at its begin for sure, and nobody knows how much behind that."""
-
-
-class Step(NamedTuple):
-    """What changes the order of work, or uses memory, in the order of the calls."""
-
-    role: Role
-    host_ns: int
-    """When the call began, by the wall clock."""
-    thread: int
-    stream: int
-    """Handle of the stream; `default_stream` tells those that stand for others."""
-    flags: int
-    event: int = 0
-    """Handle of the event."""
-    name: str = ""
-    """Of the work."""
-    touches: tuple[Touch, ...] = ()
-    block: Block | None = None
-    """What is made or goes."""
-    numbers: int = 0
-    """What stands for the other arguments of a launch: where it differs, so may what is used."""
-    function: int = 0
+    is_exact: bool  # Whether it is all of that; else what is at its begin for sure, and nobody knows how much behind that
 
 
 class _Function:
@@ -153,12 +144,14 @@ class AccessReader:
         tell_memory: Callable[[int, int], object],
     ) -> None:
         self._name_of = name_of
-        self._ask = ask  # Returns the first address, the size and whether it is the host's of the allocation that an address is in
+        self._ask = (
+            ask  # Returns the first address, the size and whether it is the host's of the allocation that an address is in
+        )
         self._tell_memory = tell_memory
         self.is_followed = False
         """Whether somebody takes `steps`."""
         self.steps: list[Step] = []
-        """What the calls read last say of order and memory."""
+        """What calls say of order and memory; who reads it takes it out."""
         self.begin()
 
     def begin(self) -> None:
@@ -178,9 +171,13 @@ class AccessReader:
         """Take what pools of libraries did, in order of time."""
         self._changes.extend(changes)
 
-    def read(self, calls: NDArray[np.void], words: NDArray[np.uint64], roles: dict[int, Role]) -> dict[str, Int64Array]:
+    def read(
+        self,
+        calls: NDArray[np.void],
+        words: NDArray[np.uint64],
+        shapes: Mapping[int, Shape],
+    ) -> dict[str, Int64Array]:
         """Return the accesses of these calls, see `ACCESS_FIELDS`; the order that they make is in `steps`."""
-        self.steps = []
         rows: list[int] = []
         all_words, place = words.tolist(), 0
         fields = ("start", "end", "threadId", "correlationId", "cbid", "words", "flags", "stream", "object", "size")
@@ -190,11 +187,12 @@ class AccessReader:
             place += count
             if self._changes and self._changes[0].wall_ns <= call[0]:
                 self._apply_changes(call[0])
-            role = roles.get(call[4], Role.NONE)
-            if role is Role.NONE or call[6] & CallFlag.FAILED:
+            shape = shapes.get(call[4])
+            if shape is None or call[6] & _FAILED:
                 continue
+            role = shape.role
             if role <= Role.UNKNOWN_WORK:
-                for row in self._work(role, call, own):
+                for row in self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream):
                     rows += (call[3], *row)
             else:
                 self._last = ()
@@ -204,17 +202,15 @@ class AccessReader:
 
     # Work
 
-    def _work(self, role: Role, call: tuple[int, ...], own: list[int]) -> list[tuple[int, int, int, int]]:
+    def _work(self, role: Role, call: tuple[int, ...], own: list[int], *, is_awaited: bool) -> list[tuple[int, int, int, int]]:
         _, _, _, _, _, _, flags, stream, target, size = call
         key = (role, stream, target, size, flags, own)
         if key == self._last:  # the same again, and nothing since
             return self._last_rows
         if self._capturing and stream in self._capturing:
             return []
-        numbers = function = 0
         if role is Role.LAUNCH:
             name, touches, certainty = self._launch(target, own, flags)
-            numbers, function = size, target
         elif role is Role.UNKNOWN_WORK:
             self._opaque_count += 1
             name, touches, certainty = "", [], UNKNOWN
@@ -234,16 +230,16 @@ class AccessReader:
         ]
         if certainty == UNKNOWN and touches:
             rows = [(row[0], row[1], row[2], row[3] | IS_WRITE) for row in rows]
-        if flags & CallFlag.OPAQUE and rows:
+        if flags & _OPAQUE and rows:
             rows.append((_ANY, 0, 0, IS_WRITE | UNKNOWN))
         if self.is_followed and touches:
-            self.steps.append(
-                Step(role, call[0], call[2], stream, flags, 0, name, tuple(touches), None, numbers, function)
-            )
+            self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH)
+            if is_awaited:
+                self.steps.append(self._step(StepKind.SEEN_STREAM, call))
         self._last, self._last_rows = key, rows
         return rows
 
-    def _launch(self, handle: int, own: list[int], flags: int) -> tuple[str, list[Touch], int]:
+    def _launch(self, handle: int, own: list[int], flags: int) -> tuple[str, list[_Touch], int]:
         function = self._functions.get(handle)
         if function is None:
             if len(self._functions) >= KEPT_FUNCTIONS:
@@ -252,9 +248,9 @@ class AccessReader:
         found = []
         for word in own:
             block = self._find(word & _ADDRESS)
-            if block is not None:
+            if block is not None and not block.is_pool:
                 found.append((word >> _PLACE_BITS, word & _ADDRESS, block))
-        if not found or flags & CallFlag.OPAQUE:
+        if not found or flags & _OPAQUE:
             self._opaque_count += 1  # it may have written anything
         for place, _, block in found:
             if block.born == self._opaque_count:
@@ -267,18 +263,18 @@ class AccessReader:
             if not outputs or block.number in written:
                 block.born = _WRITTEN
         touches = {
-            (block.number, address): Touch(block, address, block.end, block.number in written, is_exact=False)
+            (block.number, address): _Touch(block, address, block.end, block.number in written, is_exact=False)
             for _, address, block in found
         }
         return function.name, [*touches.values()], LEARNED if outputs or writes_all else UNKNOWN
 
-    def _exact(self, address: int, size: int, *, is_write: bool) -> Iterable[Touch]:
+    def _exact(self, address: int, size: int, *, is_write: bool) -> Iterable[_Touch]:
         block = self._find(address) if address and size else None
-        if block is None:
+        if block is None or block.is_pool:
             return
         if is_write:
             block.born = _WRITTEN
-        yield Touch(block, address, min(address + size, block.end), is_write, is_exact=True)
+        yield _Touch(block, address, min(address + size, block.end), is_write, is_exact=True)
 
     def _find(self, address: int) -> Block | None:
         """Return the memory that an address is in: of a pool's what it gave out, else what the driver did."""
@@ -299,80 +295,102 @@ class AccessReader:
         self._tell_memory(start, size)
         return block
 
+    def _tell_work(self, call: tuple[int, ...], name: str, touches: list[_Touch], *, is_known: bool) -> None:
+        told = tuple(
+            StepTouch(
+                one.block.number,
+                one.begin - one.block.start,
+                (one.end if one.is_exact else one.begin + 1) - one.block.start,
+                one.is_write,
+            )
+            for one in touches
+        )
+        numbers = 0 if is_known else call[9]
+        numbers = 0 if is_known else call[9]
+        step = self._step(StepKind.WORK, call)
+        self.steps.append(step._replace(name=name, touches=told, numbers=numbers, is_known=is_known))
+
+    @staticmethod
+    def _step(kind: StepKind, call: tuple[int, ...]) -> Step:
+        stream, flags, thread = call[7], call[6], call[2]
+        if stream == _PER_THREAD or (stream == 0 and flags & _OF_THREAD):
+            return Step(kind, call[0], thread, -1 - thread, is_blocking=True)
+        if stream == _LEGACY:
+            stream = 0
+        return Step(kind, call[0], thread, stream, is_blocking=not flags & _NON_BLOCKING)
+
     # Memory and order
 
     def _change(self, role: Role, call: tuple[int, ...]) -> None:
-        start_ns, end_ns, thread, _, _, _, flags, stream, target, size = call
-        step = Step(role, start_ns, thread, stream, flags, target)
+        stream, target = call[7], call[8]
         if role in {Role.ALLOCATE, Role.ALLOCATE_HOST, Role.ALLOCATE_ASYNC}:
-            self._allocate(role, step, size, end_ns)
-            return
-        if role in {Role.FREE, Role.FREE_ASYNC}:
-            self._free(step, size)
-            return
+            self._allocate(role, call)
+        elif role in {Role.FREE, Role.FREE_ASYNC}:
+            self._free(role, call)
+        elif role is Role.LOAD:
+            self._functions.clear()
+        elif not self._capture(role, stream, target) and self.is_followed and role in _STEPS:
+            self.steps.append(self._step(_STEPS[role], call)._replace(event=target))
+
+    def _capture(self, role: Role, stream: int, event: int) -> bool:
+        """Follow which streams are being captured into a graph; tell whether a call was part of that."""
         if role is Role.BEGIN_CAPTURE:
             self._capturing[stream] = stream
         elif role is Role.END_CAPTURE:
             self._capturing = {one: origin for one, origin in self._capturing.items() if origin != stream}
-        elif role is Role.LOAD:
-            self._functions.clear()
         elif role is Role.RECORD:
-            self._captured_events.pop(target, None)
+            self._captured_events.pop(event, None)
             if stream in self._capturing:
-                self._captured_events[target] = self._capturing[stream]
-                return
-        elif role is Role.WAIT and target in self._captured_events:
-            origin = self._captured_events[target]
+                self._captured_events[event] = self._capturing[stream]
+                return True
+        elif role is Role.WAIT and event in self._captured_events:
+            origin = self._captured_events[event]
             if origin in self._capturing:
                 self._capturing[stream] = origin
-            return
+            return True
         elif role is Role.CLOSE_STREAM:
             self._capturing.pop(stream, None)
-        if self.is_followed:
-            self.steps.append(step)
+        return False
 
-    def _allocate(self, role: Role, step: Step, size: int, end_ns: int) -> None:
-        if not (step.event and size):
+    def _allocate(self, role: Role, call: tuple[int, ...]) -> None:
+        start, size = call[8], call[9]
+        if not (start and size):
             return
+        if self._nowhere:
+            self._nowhere.difference_update(range(start >> _PAGE_BITS, (start + size - 1 >> _PAGE_BITS) + 1))
         is_host = role is Role.ALLOCATE_HOST
-        self._nowhere -= {*range(step.event >> _PAGE_BITS, (step.event + size - 1 >> _PAGE_BITS) + 1)} if self._nowhere else set()
-        block = Block(
-            step.event,
-            step.event + size,
-            flags=IS_HOST if is_host else 0,
-            born=_WRITTEN if is_host else self._opaque_count,
-            made_ns=end_ns,
-            stream=step.stream,
-        )
+        flags, born = (IS_HOST, _WRITTEN) if is_host else (0, self._opaque_count)
+        block = Block(start, start + size, flags=flags, born=born, made_ns=call[1], stream=call[7])
+        step = self._step(StepKind.MADE, call)
         self._gone(self._memory.put(block), step)
         self._gone(self._parts.take(block.start, block.end), step)
         self._made(block, step)
 
-    def _free(self, step: Step, size: int) -> None:
-        block = self._memory.blocks.get(step.event)
-        if block is not None and block.end_ns > step.host_ns:
+    def _free(self, role: Role, call: tuple[int, ...]) -> None:
+        start, size = call[8], call[9]
+        block = self._memory.blocks.get(start)
+        if block is not None and block.made_ns > call[0]:
             return  # it has been handed out anew before this call returned
-        if self.is_followed and step.role is Role.FREE:
-            self.steps.append(step)
-        end = step.event + size if size else step.event + 1 if block is None else block.end
-        self._gone(self._memory.take(step.event, end), step)
-        self._gone(self._parts.take(step.event, end), step)
+        step = self._step(StepKind.GONE, call)._replace(is_ordered=role is Role.FREE_ASYNC)
+        if self.is_followed and role is Role.FREE:
+            self.steps.append(step._replace(kind=StepKind.SEEN_ALL))  # it waits for the device
+        end = start + size if size else start + 1 if block is None else block.end
+        self._gone(self._memory.take(start, end), step)
+        self._gone(self._parts.take(start, end), step)
 
     def _apply_changes(self, until_ns: int) -> None:
         """Take what pools did before a call."""
         self._last = ()
         while self._changes and self._changes[0].wall_ns <= until_ns:
             wall_ns, start, size, stream = self._changes.popleft()
-            step = Step(Role.ALLOCATE if size else Role.FREE, wall_ns, 0, stream, 0, start)
+            step = Step(StepKind.MADE, wall_ns, stream=stream)
             if not size:
                 block = self._parts.blocks.get(start)
                 if block is not None:
                     self._parts.remove(block)
                     self._gone([block], step)
                 continue
-            whole = self._memory.find(start)
-            if whole is not None:
-                whole.is_pool = True
+            self._note_pool(start)
             block = Block(start, start + size, born=self._opaque_count, made_ns=wall_ns, stream=stream)
             self._gone(self._parts.put(block), step)
             self._made(block, step)
@@ -380,18 +398,50 @@ class AccessReader:
     def seed(self, changes: Iterable[BlockChange]) -> None:
         """Take what pools had given out before anybody looked: it may have been written."""
         for _, start, size, stream in changes:
-            self._parts.put(Block(start, start + size, stream=stream))
+            if size:
+                self._note_pool(start)
+                self._made(block := Block(start, start + size, stream=stream), Step(StepKind.MADE, stream=stream))
+                self._parts.put(block)
+
+    def _note_pool(self, address: int) -> None:
+        """Note that a library gives out parts of an allocation: what it has not given out is nobody's."""
+        whole = self._memory.find(address)
+        if whole is not None:
+            whole.is_pool = True
 
     def _made(self, block: Block, step: Step) -> None:
         if self.is_followed:
-            self.steps.append(step._replace(role=Role.ALLOCATE, event=0, block=block))
+            self.steps.append(step._replace(buffer=block.number, start=block.start, size_bytes=block.end - block.start))
 
     def _gone(self, blocks: Iterable[Block], step: Step) -> None:
         if self.is_followed:
-            role = Role.FREE_ASYNC if step.role is Role.FREE_ASYNC else Role.FREE
-            self.steps.extend(step._replace(role=role, event=0, block=block) for block in blocks)
+            step = step._replace(kind=StepKind.GONE)
+            self.steps.extend(step._replace(buffer=block.number, start=block.start) for block in blocks)
 
 
+_STEPS = {
+    Role.RECORD: StepKind.RECORD,
+    Role.WAIT: StepKind.WAIT,
+    Role.WAIT_STREAM: StepKind.SEEN_STREAM,
+    Role.WAIT_EVENT: StepKind.SEEN_EVENT,
+    Role.WAIT_ALL: StepKind.SEEN_ALL,
+    Role.CLOSE_STREAM: StepKind.CLOSED,
+}
 _MEMORY_TYPE, _IS_MANAGED, _RANGE_START, _RANGE_SIZE = 2, 8, 11, 12
 """CUpointer_attribute."""
 _HOST = 1
+
+
+def ask_driver(library: Any) -> Callable[[int], tuple[int, int, bool] | None]:
+    """Return what asks libcuda which allocation an address is in: its first address, its size, and whether it is the host's."""
+    attributes = (ctypes.c_int * 4)(_MEMORY_TYPE, _IS_MANAGED, _RANGE_START, _RANGE_SIZE)
+
+    def ask(address: int) -> tuple[int, int, bool] | None:
+        kind, is_managed, start, size = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint64(), ctypes.c_size_t()
+        places = (ctypes.c_void_p * 4)(*(ctypes.addressof(one) for one in (kind, is_managed, start, size)))
+        code = library.cuPointerGetAttributes(4, attributes, places, ctypes.c_uint64(address))
+        if code or not kind.value or not size.value or not start.value <= address < start.value + size.value:
+            return None
+        return start.value, size.value, kind.value == _HOST or bool(is_managed.value)
+
+    return ask

@@ -205,4 +205,6 @@ QUESTIONS = (
 def driver_table(library: Any) -> ctypes.Array[ctypes.c_void_p]:
     """Return the addresses of `QUESTIONS` in libcuda; 0 for those that this driver has not."""
     found = (getattr(library, name, None) for name in QUESTIONS)
-    return (ctypes.c_void_p * len(QUESTIONS))(*(ctypes.cast(one, ctypes.c_void_p) if one is not None else None for one in found))
+    return (ctypes.c_void_p * len(QUESTIONS))(
+        *(ctypes.cast(one, ctypes.c_void_p) if one is not None else None for one in found)
+    )

@@ -15,6 +15,7 @@ from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
 from gpustreamlab.backends.cuda.cupti._clients import stream_key
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
 from gpustreamlab.backends.cuda.cupti._layouts import (
+    ACCESSED,
     CALLED,
     CallbackDomain,
     MarkerFlag,
@@ -181,6 +182,10 @@ _HOST_TIMES = (
 """Records that tell when a thread of the host was where, and their fields."""
 
 
+_OF_CALLS = (CALLED, ACCESSED)
+"""Records that come as soon as a call returns, long before those of its work."""
+
+
 class CallTimes:
     """Which thread made a call that was followed, and when it returned: the records of its work do not say."""
 
@@ -194,7 +199,7 @@ class CallTimes:
             known = np.concatenate((self._known[:, -KNOWN_CALLS:], new), axis=1)
             self._known = known[:, np.argsort(known[0], kind="stable")]
         number, thread, end = self._known
-        told = [columns[FIELD] for kind, columns in records.columns.items() if kind != CALLED and FIELD in columns]
+        told = [columns[FIELD] for kind, columns in records.columns.items() if kind not in _OF_CALLS and FIELD in columns]
         if not (len(number) and told):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         wanted = np.concatenate(told).astype(np.int64)

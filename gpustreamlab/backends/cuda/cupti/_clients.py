@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -15,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import process_lock
+from gpustreamlab.backends._activity import Step
+from gpustreamlab.backends.cuda._libcuda import load_libcuda
+from gpustreamlab.backends.cuda.cupti._accesses import AccessReader, ask_driver
 from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
-from gpustreamlab.backends.cuda.cupti._layouts import CALLED
+from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._records import Records, concat_records, parse_buffer
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -168,7 +171,10 @@ class Sharer(Protocol):
     is_collecting: bool
     """Whether it was started and not stopped."""
 
-    def take_in(self, records: Records, dropped_count: int) -> None:
+    tells_steps: bool
+    """Whether somebody looks for hazards."""
+
+    def take_in(self, records: Records, dropped_count: int, steps: Sequence[Step] = ()) -> None:
         """Take what was handed out, for the next drain, and how many records are missing."""
 
 
@@ -184,6 +190,7 @@ class Sharing:
         self.contexts: dict[int, int] = {}
         """The contexts of streams that sessions have or had, by the numbers of those."""
         self._buffers: list[ActivityBuffers] = []
+        self._accesses: list[AccessReader] = []
 
     @property
     def buffers(self) -> ActivityBuffers:
@@ -191,6 +198,15 @@ class Sharing:
         if not self._buffers:
             self._buffers.append(ActivityBuffers())
         return self._buffers[0]
+
+    def begin_calls(self, cupti: Cupti) -> None:
+        """Follow calls from now on: what was done before was not seen. The lock is held."""
+        buffers = self.buffers
+        for number, name in cupti.followed_calls.items():
+            buffers.set_shape(number, name)
+        driver = load_libcuda()
+        buffers.begin_calls(driver)
+        self._accesses = [AccessReader(name_of=buffers.function_name, ask=ask_driver(driver), tell_memory=buffers.tell_memory)]
 
     def claim(self, context: int, stream: int, source: Sharer) -> None:
         """Note that a stream is of a source's session."""
@@ -218,10 +234,17 @@ class Sharing:
                 parts.append(parse_buffer(data, cupti.layouts))
             finally:
                 buffers.give_back(ticket)
-        calls, lost_count = buffers.take_calls()
+        calls, words, lost_count = buffers.take_calls()
+        steps: list[Step] = []
         if len(calls):
-            columns = {name: calls[name] for name in CALL.names or ()}
-            parts.append(Records(columns={CALLED: columns}, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))
+            columns = {CALLED: {name: calls[name] for name in CALL.names or ()}}
+            for reader in self._accesses:
+                reader.is_followed = any(source.tells_steps for source in self.sharers)
+                if lost_count:
+                    reader.begin()  # memory may have been freed unseen
+                columns[ACCESSED] = reader.read(calls, words, cupti.shapes)
+                steps, reader.steps = reader.steps, []
+            parts.append(Records(columns=columns, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))
         dropped = ctypes.c_size_t()
         if cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)):
             dropped.value = 0
@@ -232,7 +255,7 @@ class Sharing:
                 "%s wrote %d bytes that cannot be read: %s", cupti.title, records.skipped_bytes, dict(records.unknown_kinds)
             )
         for source in self.sharers:
-            source.take_in(records, dropped.value + lost_count)
+            source.take_in(records, dropped.value + lost_count, steps)
 
 
 def stream_key(context: NDArray[Any], stream: NDArray[Any]) -> Int64Array:

@@ -52,6 +52,8 @@ class CopyKind(IntEnum):
 
 CALLED = 254
 """No kind of CUPTI's: a call of the driver that our callback followed, see callbacks.c."""
+ACCESSED = 253
+"""Likewise: memory that a call's work touches, see `_accesses.py`."""
 STAGED = 255
 """No code of CUPTI's: from device to device through the host, see `join_staged`."""
 

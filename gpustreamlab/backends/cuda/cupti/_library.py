@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpustreamlab._util.words import update_line
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.cuda._libcuda import cupti_line, exact_cupti_line, load_libcuda
-from gpustreamlab.backends.cuda.cupti._arguments import shape_of
+from gpustreamlab.backends.cuda.cupti._arguments import Shape, shape_of
 from gpustreamlab.backends.cuda.cupti._layouts import CALLED, WORK_KINDS, CallbackDomain, Layouts, RecordKind, find_layouts
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 
@@ -288,6 +288,12 @@ class Cupti:
         names = self._full_names[CallbackDomain.DRIVER_API]
         shown = self.call_classes[CallbackDomain.DRIVER_API]
         return {number: name for number, name in names.items() if number in shown or shape_of(name) is not None}
+
+    @cached_property
+    def shapes(self) -> dict[int, Shape]:
+        """What is noted of the driver's functions that say something of memory or order, by number."""
+        found = {number: shape_of(name) for number, name in self.followed_calls.items()}
+        return {number: shape for number, shape in found.items() if shape is not None}
 
     @cached_property
     def _graph_calls(self) -> dict[CallbackDomain, list[int]]:
