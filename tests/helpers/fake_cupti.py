@@ -274,7 +274,7 @@ class FakeDriver:
         self.allocations = []
 
     def cuPointerGetAttributes(self, count, attributes, places, address):  # noqa: N802 - the driver's name
-        kind, is_managed, start, size = places
+        kind, _, start, size = places
         for begin, length, memory_type in self.allocations:
             if begin <= address.value < begin + length:
                 ctypes.c_uint.from_address(kind).value = memory_type
@@ -410,6 +410,9 @@ class FakePoolWatch:
     def take(self):
         taken, self.samples = self.samples, []
         return taken
+
+    def take_given(self):
+        return []
 
     def note_gone(self, name, address, *, at_host_ns):
         self.gone.append((name, address, at_host_ns))

@@ -148,8 +148,7 @@ class AccessReader:
             ask  # Returns the first address, the size and whether it is the host's of the allocation that an address is in
         )
         self._tell_memory = tell_memory
-        self.is_followed = False
-        """Whether somebody takes `steps`."""
+        self._is_followed = False
         self.steps: list[Step] = []
         """What calls say of order and memory; who reads it takes it out."""
         self.begin()
@@ -166,6 +165,14 @@ class AccessReader:
         self._opaque_count = 0
         self._last: tuple[Any, ...] = ()
         self._last_rows: list[tuple[int, int, int, int]] = []
+
+    def follow(self, *, is_on: bool) -> None:
+        """Have `steps` told from now on, or no more."""
+        if is_on and not self._is_followed:
+            self._is_followed = True
+            for block in (*self._memory.blocks.values(), *self._parts.blocks.values()):
+                self._made(block, Step(StepKind.MADE, stream=block.stream))
+        self._is_followed = is_on
 
     def add_changes(self, changes: Iterable[BlockChange]) -> None:
         """Take what pools of libraries did, in order of time."""
@@ -232,7 +239,7 @@ class AccessReader:
             rows = [(row[0], row[1], row[2], row[3] | IS_WRITE) for row in rows]
         if flags & _OPAQUE and rows:
             rows.append((_ANY, 0, 0, IS_WRITE | UNKNOWN))
-        if self.is_followed and touches:
+        if self._is_followed and touches:
             self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH)
             if is_awaited:
                 self.steps.append(self._step(StepKind.SEEN_STREAM, call))
@@ -291,7 +298,8 @@ class AccessReader:
             return None
         start, size, is_host = told
         block = Block(start, start + size, flags=IS_HOST if is_host else 0)
-        self._memory.put(block)
+        self._gone(self._memory.put(block), Step(StepKind.GONE))
+        self._made(block, Step(StepKind.MADE))
         self._tell_memory(start, size)
         return block
 
@@ -329,7 +337,7 @@ class AccessReader:
             self._free(role, call)
         elif role is Role.LOAD:
             self._functions.clear()
-        elif not self._capture(role, stream, target) and self.is_followed and role in _STEPS:
+        elif not self._capture(role, stream, target) and self._is_followed and role in _STEPS:
             self.steps.append(self._step(_STEPS[role], call)._replace(event=target))
 
     def _capture(self, role: Role, stream: int, event: int) -> bool:
@@ -372,7 +380,7 @@ class AccessReader:
         if block is not None and block.made_ns > call[0]:
             return  # it has been handed out anew before this call returned
         step = self._step(StepKind.GONE, call)._replace(is_ordered=role is Role.FREE_ASYNC)
-        if self.is_followed and role is Role.FREE:
+        if self._is_followed and role is Role.FREE:
             self.steps.append(step._replace(kind=StepKind.SEEN_ALL))  # it waits for the device
         end = start + size if size else start + 1 if block is None else block.end
         self._gone(self._memory.take(start, end), step)
@@ -410,11 +418,11 @@ class AccessReader:
             whole.is_pool = True
 
     def _made(self, block: Block, step: Step) -> None:
-        if self.is_followed:
+        if self._is_followed:
             self.steps.append(step._replace(buffer=block.number, start=block.start, size_bytes=block.end - block.start))
 
     def _gone(self, blocks: Iterable[Block], step: Step) -> None:
-        if self.is_followed:
+        if self._is_followed:
             step = step._replace(kind=StepKind.GONE)
             self.steps.extend(step._replace(buffer=block.number, start=block.start) for block in blocks)
 

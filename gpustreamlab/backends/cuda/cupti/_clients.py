@@ -15,13 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import process_lock
+from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.backends._activity import Step
 from gpustreamlab.backends.cuda._libcuda import load_libcuda
-from gpustreamlab.backends.cuda.cupti._accesses import AccessReader, ask_driver
+from gpustreamlab.backends.cuda.cupti._accesses import AccessReader, BlockChange, ask_driver
 from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED
 from gpustreamlab.backends.cuda.cupti._library import Cupti
+from gpustreamlab.backends.cuda.cupti._pools import TorchBlocks
 from gpustreamlab.backends.cuda.cupti._records import Records, concat_records, parse_buffer
+from gpustreamlab.backends.cuda.cupti._work import demangle
 from gpustreamlab.typing import BoolArray, Int64Array
 
 _log = logging.getLogger(__name__)
@@ -174,6 +177,9 @@ class Sharer(Protocol):
     tells_steps: bool
     """Whether somebody looks for hazards."""
 
+    def take_blocks(self) -> list[BlockChange]:
+        """Return what a pool of its device gave out and took back since the last time."""
+
     def take_in(self, records: Records, dropped_count: int, steps: Sequence[Step] = ()) -> None:
         """Take what was handed out, for the next drain, and how many records are missing."""
 
@@ -191,6 +197,8 @@ class Sharing:
         """The contexts of streams that sessions have or had, by the numbers of those."""
         self._buffers: list[ActivityBuffers] = []
         self._accesses: list[AccessReader] = []
+        self.torch_blocks = TorchBlocks()
+        """What torch's allocator gives out."""
 
     @property
     def buffers(self) -> ActivityBuffers:
@@ -206,7 +214,26 @@ class Sharing:
             buffers.set_shape(number, name)
         driver = load_libcuda()
         buffers.begin_calls(driver)
-        self._accesses = [AccessReader(name_of=buffers.function_name, ask=ask_driver(driver), tell_memory=buffers.tell_memory)]
+        self._accesses = [
+            AccessReader(
+                name_of=lambda function: short_name(demangle(buffers.function_name(function))),
+                ask=ask_driver(driver),
+                tell_memory=buffers.tell_memory,
+            )
+        ]
+
+    def look_at_pools(self) -> None:
+        """Let the reader of accesses know what pools of libraries did by now."""
+        for reader in self._accesses:
+            self._take_blocks(reader)
+
+    def _take_blocks(self, reader: AccessReader) -> None:
+        if any(source.tells_steps for source in self.sharers) and (there := self.torch_blocks.begin()) is not None:
+            reader.seed(there)
+        changes = self.torch_blocks.take()
+        for source in self.sharers:
+            changes += source.take_blocks()
+        reader.add_changes(sorted(changes, key=lambda change: change.wall_ns))
 
     def claim(self, context: int, stream: int, source: Sharer) -> None:
         """Note that a stream is of a source's session."""
@@ -239,9 +266,10 @@ class Sharing:
         if len(calls):
             columns = {CALLED: {name: calls[name] for name in CALL.names or ()}}
             for reader in self._accesses:
-                reader.is_followed = any(source.tells_steps for source in self.sharers)
+                reader.follow(is_on=any(source.tells_steps for source in self.sharers))
                 if lost_count:
                     reader.begin()  # memory may have been freed unseen
+                self._take_blocks(reader)
                 columns[ACCESSED] = reader.read(calls, words, cupti.shapes)
                 steps, reader.steps = reader.steps, []
             parts.append(Records(columns=columns, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))

@@ -28,7 +28,7 @@ from gpustreamlab.backends._activity import (
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._kernels import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
-from gpustreamlab.backends.cuda.cupti._accesses import ACCESS_FIELDS
+from gpustreamlab.backends.cuda.cupti._accesses import ACCESS_FIELDS, BlockChange
 from gpustreamlab.backends.cuda.cupti._calls import (
     CallReader,
     CallTimes,
@@ -321,6 +321,8 @@ class CuptiSource:
                 self._detach()
             SHARING.sharers.remove(self)
             self._inbox = []
+            if not any(other.tells_steps for other in SHARING.sharers):
+                SHARING.torch_blocks.end()
 
     def _begin(self) -> None:
         self.lost_reason, self._is_handed_over = "", False
@@ -335,6 +337,7 @@ class CuptiSource:
             self._numbers.begin()
             self._calls_between = [0, NEVER_NS]
             SHARING.sharers.append(self)
+        SHARING.look_at_pools()
         if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
@@ -468,7 +471,7 @@ class CuptiSource:
     def _read(self, records: Records, *, is_last: bool) -> Activities:
         if not self._clock.anchor_count:
             self._hold(records, is_last=is_last)
-            return Activities()
+            return Activities(**self._take_steps())
         records, self._held = concat_records([*self._held, records]), []
         self._streams.note(records)
         texts = Texts()
@@ -500,6 +503,10 @@ class CuptiSource:
             self.dropped_count += records.record_count
         elif records.record_count:
             self._inbox.append(records)
+
+    def take_blocks(self) -> list[BlockChange]:
+        """Return what CuPy's pool gave out and took back since the last time."""
+        return [BlockChange(self._wall.to_wall_ns(at_ns), *facts) for at_ns, *facts in self._watch.take_given()]
 
     def _take_steps(self) -> dict[str, Any]:
         """Return what changes the order of work, but what the session only looks at."""
