@@ -509,7 +509,8 @@ class _FreedMemory:
         return len(self._entries)
 
     def put(self, start: int, end: int, uses: list[Access]) -> None:
-        """Keep the last uses of a piece. What was there before was taken when the piece was handed out."""
+        """Keep the last uses of a piece. What was there before was taken when it was handed out, unless pools lie in pools."""
+        uses = [*self.take(start, end), *uses]
         if uses:
             self._entries[start] = (end, uses)
             insort(self._starts, start)

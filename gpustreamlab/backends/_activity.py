@@ -236,6 +236,8 @@ class Step(NamedTuple):
     """Its first address."""
     size_bytes: int = 0
     """Its size."""
+    function: int = 0
+    """The handle of a kernel's function."""
     numbers: int = 0
     """What stands for the other arguments of a launch: launches that differ in them may use other parts of memory."""
     is_known: bool = False

@@ -31,7 +31,7 @@ class OutsideWork:
         self._moments: dict[int, Moment] = {}
         self._parts: set[int] = set()
         """Numbers of memory of which launches of one function use different parts, told by numbers and not by addresses."""
-        self._writers: dict[tuple[str, int, int], tuple[LaneClock, int]] = {}
+        self._writers: dict[tuple[int, int, int], tuple[LaneClock, int]] = {}
         self._blocking: set[int] = set()  # Lanes that worked since the legacy default stream did last
         self._behind_legacy: set[int] = set()  # Lanes that have waited for its last work
         self._legacy_worked = False
@@ -135,7 +135,7 @@ class OutsideWork:
         self.search.work(lane, step.name, place, reads, writes)
 
     def _note_parts(self, step: Step, lane: LaneClock, piece: Piece, begin: int) -> None:
-        key = step.name, piece.number, begin
+        key = step.function, piece.number, begin
         other, numbers = self._writers.get(key, (lane, step.numbers))
         if other is not lane and numbers != step.numbers:
             self._parts.add(piece.number)

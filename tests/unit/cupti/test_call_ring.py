@@ -6,15 +6,20 @@ What a call is about comes with it: its stream, its memory, and of a launch the 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import shutil
+import struct
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _buffers
+from gpustreamlab.backends.cuda.cupti._arguments import CallFlag
 from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
+from tests.helpers.driver_calls import NUMBERS
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, _buffers.COMPILERS)), reason="there is no C compiler")
 
@@ -38,12 +43,15 @@ class CallbackData(ctypes.Structure):
     )
 
 
-def follow(buffers, number, function=LAUNCH, inside=lambda: None):
+def follow(buffers, number, function=LAUNCH, inside=lambda: None, parameters=None):
     """Call back as CUPTI does at the begin and the end of a call."""
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)(buffers.note_call.value)
     kept = ctypes.c_uint64()
     for site in (ENTER, EXIT):
-        data = CallbackData(callbackSite=site, correlationData=ctypes.pointer(kept), correlationId=number)
+        address = None if parameters is None else ctypes.addressof(parameters)
+        data = CallbackData(
+            callbackSite=site, functionParams=address, correlationData=ctypes.pointer(kept), correlationId=number
+        )
         callback(None, DRIVER_API, function, ctypes.addressof(data))
         if site == ENTER:
             inside()
@@ -64,6 +72,128 @@ def test_a_call_is_noted_with_its_begin_and_end_by_the_wall_clock():
     assert calls["threadId"].tolist() == [threading.get_ident() & 0xFFFF_FFFF] * 2
     assert times[0] <= calls["start"][0] <= times[1] <= calls["end"][0] <= times[2]
     assert buffers.call_count == len(buffers.take_calls()[0]) == 0
+
+
+PAGE = mmap.PAGESIZE
+POINTER = 0x7F00_0000_0040
+QUESTION = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+
+
+class Functions:
+    """A driver that knows functions by their parameters, each an offset and a size."""
+
+    def __init__(self, buffers, **parameters):
+        self.asked = []
+        self.parameters = parameters
+        self.handles = {name: 0x1000 + 16 * place for place, name in enumerate(parameters)}
+        self.buffers = buffers
+        self._question = QUESTION(self._answer)
+        buffers.begin_calls(SimpleNamespace(cuFuncGetParamInfo=self._question))
+        for name in ("cuLaunchKernel", "cuLaunchKernelEx", "cuModuleUnload", "cuMemAlloc_v2"):
+            buffers.set_shape(NUMBERS[name], name)
+
+    def _answer(self, function, index, offset, size):
+        self.asked.append(function)
+        name = next(name for name, handle in self.handles.items() if handle == function)
+        if index >= len(self.parameters[name]):
+            return 1
+        offset[0], size[0] = self.parameters[name][index]
+        return 0
+
+    def launch(self, name, values=None, *, extra=None, stream=0x5000):
+        """Launch with the addresses of values, or with a list of markers; return the call, and its words with their places."""
+        pointers = None if values is None else (ctypes.c_void_p * max(1, len(values)))(*values)
+        given = ctypes.addressof(pointers) if pointers else 0
+        facts = (ctypes.c_uint64 * 8)(self.handles[name], 0, 0, 0, 0, stream, given, ctypes.addressof(extra) if extra else 0)
+        follow(self.buffers, 1, NUMBERS["cuLaunchKernel"], parameters=facts)
+        calls, words, _ = self.buffers.take_calls()
+        return calls[0], [(int(word) & (1 << 48) - 1, int(word) >> 48) for word in words]
+
+
+@pytest.fixture
+def at_the_end():
+    """Return what puts bytes right before memory that nobody may read, and returns their address."""
+    libc = ctypes.CDLL(None)
+    memory = mmap.mmap(-1, 4 * PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(start + 2 * PAGE), ctypes.c_size_t(PAGE), 0) == 0
+
+    def put(data):
+        ctypes.memmove(start + 2 * PAGE - len(data), data, len(data))
+        return start + 2 * PAGE - len(data)
+
+    return put
+
+
+def test_words_that_may_be_addresses_come_with_their_places_and_nothing_is_read_beyond_a_parameter(at_the_end):
+    numbers = struct.pack("<QQIH", 7, POINTER, 5, 6)
+    functions = Functions(ActivityBuffers(buffer_bytes=64), mixed=[(0, 4), (8, 8), (16, 22)])
+    values = [at_the_end(struct.pack("<I", 9)), 0, 0]
+    held = [ctypes.create_string_buffer(struct.pack("<Q", POINTER + 1)), ctypes.create_string_buffer(numbers)]
+    values[1:] = [ctypes.addressof(one) for one in held]
+
+    call, words = functions.launch("mixed", values)
+    _, at_end = functions.launch("mixed", [*values[:2], at_the_end(numbers)])
+
+    assert words == at_end == [(POINTER + 1, 1), (POINTER, 3)]
+    assert (int(call["object"]), int(call["stream"])) == (functions.handles["mixed"], 0x5000)
+    assert functions.asked == [functions.handles["mixed"]] * 4, "once for each parameter, and once behind the last"
+
+
+def test_a_launch_with_packed_arguments_is_read_up_to_its_own_size(at_the_end):
+    functions = Functions(ActivityBuffers(buffer_bytes=64), packed=[(0, 8), (8, 8), (16, 8)])
+    data = struct.pack("<QQ", POINTER, POINTER + 8)
+    size = ctypes.c_size_t(len(data))
+    extra = (ctypes.c_void_p * 5)(1, at_the_end(data), 2, ctypes.addressof(size), 0)
+    assert functions.launch("packed", extra=extra)[1] == [(POINTER, 0), (POINTER + 8, 1)]
+    assert int(functions.launch("packed")[0]["flags"]) & CallFlag.OPAQUE
+
+
+@pytest.mark.parametrize("sizes", [[4_096], [16] * 256, [128] * 32, [8] * 2_000], ids=["4 KiB", "256", "tensor maps", "2,000"])
+def test_many_arguments_are_read_and_too_many_are_said_to_be_unknown(sizes):
+    offsets = [sum(sizes[:place]) for place in range(len(sizes))]
+    functions = Functions(ActivityBuffers(buffer_bytes=64), wide=list(zip(offsets, sizes, strict=True)))
+    data = ctypes.create_string_buffer(struct.pack("<Q", POINTER) * (sum(sizes) // 8))
+    call, words = functions.launch("wide", [ctypes.addressof(data) + offset for offset in offsets])
+    is_unknown = bool(int(call["flags"]) & CallFlag.OPAQUE)
+    assert (len(words), is_unknown) == ((512, False) if sum(sizes) == 4_096 else (0, True))
+    assert words == [(POINTER, place) for place in range(len(words))]
+
+
+def test_a_function_is_asked_for_anew_once_code_was_unloaded():
+    functions = Functions(ActivityBuffers(buffer_bytes=64), one=[(0, 8)])
+    value = ctypes.c_uint64(POINTER)
+    for _ in range(3):
+        functions.launch("one", [ctypes.addressof(value)])
+    assert len(functions.asked) == 2
+    follow(functions.buffers, 2, NUMBERS["cuModuleUnload"], parameters=(ctypes.c_uint64 * 1)(1))
+    functions.buffers.take_calls()
+    functions.parameters["one"] = [(0, 4)]
+    assert functions.launch("one", [ctypes.addressof(value)])[1] == []
+    assert len(functions.asked) == 4
+
+
+def test_a_driver_that_tells_no_parameters_leaves_them_unknown():
+    buffers = ActivityBuffers(buffer_bytes=64)
+    functions = Functions(buffers, one=[(0, 8)])
+    buffers.begin_calls(SimpleNamespace())
+    call, words = functions.launch("one", [ctypes.addressof(ctypes.c_uint64(POINTER))])
+    assert (words, int(call["flags"]) & CallFlag.OPAQUE) == ([], CallFlag.OPAQUE)
+
+
+def test_a_word_where_the_reader_found_no_memory_comes_no_more_until_some_is_made_there():
+    buffers = ActivityBuffers(buffer_bytes=64)
+    functions = Functions(buffers, one=[(0, 8)])
+    value = ctypes.c_uint64(POINTER)
+    buffers.tell_memory(POINTER, 0)
+    assert functions.launch("one", [ctypes.addressof(value)])[1] == []
+    place = ctypes.c_uint64(POINTER - 64)
+    follow(buffers, 3, NUMBERS["cuMemAlloc_v2"], parameters=(ctypes.c_uint64 * 2)(ctypes.addressof(place), 128))
+    calls, _, _ = buffers.take_calls()
+    assert (int(calls["object"][0]), int(calls["size"][0])) == (POINTER - 64, 128)
+    assert functions.launch("one", [ctypes.addressof(value)])[1] == [(POINTER, 0)]
 
 
 STORM = r"""

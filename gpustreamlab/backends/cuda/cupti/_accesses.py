@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +28,9 @@ from gpustreamlab.backends._activity import (
 )
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role, Shape
 from gpustreamlab.backends.cuda.cupti._records import FIELD
+from gpustreamlab.backends.cuda.cupti._work import hash_rows
 from gpustreamlab.model import ACCESS_CERTAINTIES
-from gpustreamlab.typing import AccessCertainty, Int64Array
+from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
 
 KNOWN, LEARNED, UNKNOWN = (
     ACCESS_CERTAINTIES.index(one) << CERTAINTY_SHIFT
@@ -45,7 +47,8 @@ _LEGACY, _PER_THREAD = 1, 2
 """Handles of default streams."""
 _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
-_PAGE_BITS = 21
+_GRAIN_BITS = 8
+_NEIGHBOURHOOD = 1 << 30
 _WRITTEN = -1
 _ANY = 0
 """Number of memory that is not known."""
@@ -97,6 +100,11 @@ class _Table:
         del self.blocks[block.start]
         del self._starts[bisect_right(self._starts, block.start) - 1]
 
+    def is_near(self, address: int) -> bool:
+        """Tell whether some block is in the neighbourhood of an address."""
+        at = bisect_right(self._starts, address)
+        return any(abs(start - address) < _NEIGHBOURHOOD for start in self._starts[max(0, at - 1) : at + 1])
+
     def find(self, address: int) -> Block | None:
         block = self.blocks.get(address)
         if block is None and self._starts:
@@ -133,6 +141,55 @@ class _Function:
         self.outputs: set[int] = set()  # Places among its arguments that were given memory that nobody had written
 
 
+class _Batch:
+    """Calls that are read together, and the words that they bring."""
+
+    def __init__(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> None:
+        self.calls = calls
+        self._words = words
+        self._shapes = shapes
+        roles = np.zeros(_FUNCTIONS, np.int64)
+        roles[[*shapes]] = [shape.role for shape in shapes.values()]
+        self.role: Int64Array = np.where(calls["flags"] & _FAILED, Role.NONE, roles[calls["cbid"]])
+        """The `Role` of each; shape (n,)."""
+        self._ends = np.cumsum(calls["words"].astype(np.int64))
+
+    def stretches(self, is_break: BoolArray) -> list[tuple[int, int]]:
+        """Return where long stretches of calls without a break begin and end."""
+        edges = np.concatenate(([-1], np.flatnonzero(is_break), [len(is_break)]))
+        long = np.flatnonzero(np.diff(edges) > _LONG)
+        return [(int(edges[at]) + 1, int(edges[at + 1])) for at in long.tolist()]
+
+    def calls_between(self, begin: int, end: int) -> Iterator[tuple[Role, Shape, tuple[int, ...], list[int]]]:
+        """Return calls with their roles, and how they are read, their `_FIELDS` and their words."""
+        some = self.calls[begin:end]
+        place = int(self._ends[begin - 1]) if begin else 0
+        words = self._words[place : int(self._ends[end - 1])].tolist() if end > begin else []
+        place = 0
+        for role, *call in zip(self.role[begin:end].tolist(), *(some[name].tolist() for name in _FIELDS), strict=True):
+            count = call[5]
+            if role:
+                shape = self._shapes[call[4]]
+                yield shape.role, shape, tuple(call), words[place : place + count]
+            place += count
+
+    @cached_property
+    def keys(self) -> Int64Array:
+        """A number for each call, the same for those that use the same memory in the same way; shape (n,)."""
+        count = self.calls["words"].astype(np.int64)
+        place = (np.arange(len(self._words)) - np.repeat(self._ends - count, count)).astype(np.uint64)
+        mixed = hash_rows((self._words, place)).view(np.uint64)
+        sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)))
+        own = sums[self._ends] - sums[self._ends - count]
+        return hash_rows((*(self.calls[name] for name in ("cbid", "flags", "stream", "object", "size")), own))
+
+
+_FUNCTIONS = 1 << 16
+_LONG = 32
+"""Calls that are worth looking at together."""
+_FIELDS = ("start", "end", "threadId", "correlationId", "cbid", "words", "flags", "stream", "object", "size")
+
+
 class AccessReader:
     """Turns calls into accesses."""
 
@@ -159,7 +216,7 @@ class AccessReader:
         self._parts = _Table()
         self._changes: deque[BlockChange] = deque()
         self._functions: dict[int, _Function] = {}
-        self._nowhere: set[int] = set()  # Pages in which no memory was found
+        self._nowhere: set[int] = set()  # Where no memory was found, since any was made
         self._capturing: dict[int, int] = {}  # By stream the stream whose capture it is in
         self._captured_events: dict[int, int] = {}
         self._opaque_count = 0
@@ -178,34 +235,64 @@ class AccessReader:
         """Take what pools of libraries did, in order of time."""
         self._changes.extend(changes)
 
-    def read(
-        self,
-        calls: NDArray[np.void],
-        words: NDArray[np.uint64],
-        shapes: Mapping[int, Shape],
-    ) -> dict[str, Int64Array]:
+    def read(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> dict[str, Int64Array]:
         """Return the accesses of these calls, see `ACCESS_FIELDS`; the order that they make is in `steps`."""
+        batch = _Batch(calls, words, shapes)
+        parts: list[Int64Array] = []
+        done = 0
+        for begin, end in batch.stretches(self._breaks(batch)):
+            parts += (self._read_each(batch, done, begin), self._read_alike(batch, begin, end))
+            done = end
+        parts.append(self._read_each(batch, done, len(calls)))
+        return dict(zip(ACCESS_FIELDS, np.concatenate(parts, axis=1), strict=True))
+
+    def _breaks(self, batch: _Batch) -> BoolArray:
+        """Tell at which calls memory changes, or the order of work where that is followed: those are looked at one by one."""
+        role = batch.role
+        is_capture = (role == Role.BEGIN_CAPTURE) | (role == Role.END_CAPTURE)
+        is_break: BoolArray = (role >= Role.UNKNOWN_WORK) & ((role < Role.RECORD) | (role >= Role.LOAD)) | is_capture
+        if self._is_followed or self._capturing or is_capture.any():
+            is_break |= role >= Role.UNKNOWN_WORK
+        if self._is_followed:
+            stream = batch.calls["stream"]
+            is_break[1:] |= stream[1:] != stream[:-1]
+        if self._changes and len(role):
+            newest = np.maximum.accumulate(batch.calls["start"])
+            at = np.searchsorted(newest, np.array([change.wall_ns for change in self._changes], np.int64))
+            is_break[at[at < len(role)]] = True
+        return is_break
+
+    def _read_each(self, batch: _Batch, begin: int, end: int) -> Int64Array:
+        """Read calls one by one."""
         rows: list[int] = []
-        all_words, place = words.tolist(), 0
-        fields = ("start", "end", "threadId", "correlationId", "cbid", "words", "flags", "stream", "object", "size")
-        for call in zip(*(calls[name].tolist() for name in fields), strict=True):
-            count = call[5]
-            own = all_words[place : place + count]
-            place += count
+        for role, shape, call, own in batch.calls_between(begin, end):
             if self._changes and self._changes[0].wall_ns <= call[0]:
                 self._apply_changes(call[0])
-            shape = shapes.get(call[4])
-            if shape is None or call[6] & _FAILED:
-                continue
-            role = shape.role
             if role <= Role.UNKNOWN_WORK:
                 for row in self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream):
                     rows += (call[3], *row)
             else:
                 self._last = ()
                 self._change(role, call)
-        table = np.array(rows, np.int64).reshape(-1, len(ACCESS_FIELDS)).T
-        return dict(zip(ACCESS_FIELDS, table, strict=True))
+        return np.array(rows, np.int64).reshape(-1, len(ACCESS_FIELDS)).T
+
+    def _read_alike(self, batch: _Batch, begin: int, end: int) -> Int64Array:
+        """Read calls between which nothing changes: of those that are alike the first one stands for all."""
+        role = batch.role[begin:end]
+        at = begin + np.flatnonzero((role > Role.NONE) & (role < Role.UNKNOWN_WORK))
+        _, first, place = np.unique(batch.keys[at], return_index=True, return_inverse=True)
+        found: dict[int, list[tuple[int, int, int, int]]] = {}
+        for one in np.sort(first).tolist():
+            for role, shape, call, own in batch.calls_between(int(at[one]), int(at[one]) + 1):
+                found[one] = self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
+        told = [found[one] for one in first.tolist()]
+        count = np.array([len(rows) for rows in told], np.int64)
+        table = np.array([row for rows in told for row in rows], np.int64).reshape(-1, 4)
+        counts = count[place]
+        offset = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat((np.cumsum(count) - count)[place], counts) + offset
+        number = np.repeat(batch.calls["correlationId"][at].astype(np.int64), counts)
+        return np.concatenate((number[None], table[rows].T))
 
     # Work
 
@@ -288,13 +375,15 @@ class AccessReader:
         block = self._parts.find(address) or self._memory.find(address)
         if block is not None:
             return block
-        page = address >> _PAGE_BITS
-        if page in self._nowhere:
+        if address >> _GRAIN_BITS in self._nowhere:
             return None
         told = self._ask(address)
         if told is None:
-            self._nowhere.add(page)
-            self._tell_memory(address, 0)
+            if len(self._nowhere) >= KEPT_FUNCTIONS:
+                self._nowhere.clear()
+            self._nowhere.add(address >> _GRAIN_BITS)
+            if not self._memory.is_near(address):  # else it may be of memory that has been freed, beside others
+                self._tell_memory(address, 0)
             return None
         start, size, is_host = told
         block = Block(start, start + size, flags=IS_HOST if is_host else 0)
@@ -316,7 +405,9 @@ class AccessReader:
         numbers = 0 if is_known else call[9]
         numbers = 0 if is_known else call[9]
         step = self._step(StepKind.WORK, call)
-        self.steps.append(step._replace(name=name, touches=told, numbers=numbers, is_known=is_known))
+        self.steps.append(
+            step._replace(name=name, touches=told, numbers=numbers, is_known=is_known, function=0 if is_known else call[8])
+        )
 
     @staticmethod
     def _step(kind: StepKind, call: tuple[int, ...]) -> Step:
@@ -364,8 +455,7 @@ class AccessReader:
         start, size = call[8], call[9]
         if not (start and size):
             return
-        if self._nowhere:
-            self._nowhere.difference_update(range(start >> _PAGE_BITS, (start + size - 1 >> _PAGE_BITS) + 1))
+        self._nowhere.clear()
         is_host = role is Role.ALLOCATE_HOST
         flags, born = (IS_HOST, _WRITTEN) if is_host else (0, self._opaque_count)
         block = Block(start, start + size, flags=flags, born=born, made_ns=call[1], stream=call[7])

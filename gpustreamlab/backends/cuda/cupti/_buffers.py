@@ -55,6 +55,8 @@ CALL = np.dtype(
 )
 """What callbacks.c notes of a call; the names are those of CUPTI's records of calls. What the last three are, and how many
 ``words`` come with it, depends on the function: see `_arguments.SHAPES`."""
+CALL_FIELDS = ("start", "end", "threadId", "correlationId", "cbid")
+"""Those of them that a record of a call has."""
 _TAKEN_CALLS = 65_536
 """Calls that are copied at once, with up to four times as many words."""
 
@@ -153,7 +155,8 @@ class ActivityBuffers:
     def function_name(self, function: int) -> str:
         """Return the name of a function that was launched; empty where the driver does not tell."""
         text = ctypes.create_string_buffer(_NAME_BYTES)
-        return text.raw[: self._library.function_name(function, text, _NAME_BYTES)].decode(errors="replace")
+        size = int(self._library.function_name(function, text, _NAME_BYTES))
+        return text.raw[:size].decode(errors="replace")
 
     def _load(self, buffer_limit: int) -> ctypes.PyDLL:
         # PyDLL keeps the interpreter's lock: each call takes nanoseconds. The library is never closed.

@@ -19,7 +19,7 @@ from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.backends._activity import Step
 from gpustreamlab.backends.cuda._libcuda import load_libcuda
 from gpustreamlab.backends.cuda.cupti._accesses import AccessReader, BlockChange, ask_driver
-from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._buffers import CALL_FIELDS, ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._pools import TorchBlocks
@@ -264,7 +264,7 @@ class Sharing:
         calls, words, lost_count = buffers.take_calls()
         steps: list[Step] = []
         if len(calls):
-            columns = {CALLED: {name: calls[name] for name in CALL.names or ()}}
+            columns = {CALLED: {name: calls[name] for name in CALL_FIELDS}}
             for reader in self._accesses:
                 reader.follow(is_on=any(source.tells_steps for source in self.sharers))
                 if lost_count:
