@@ -26,6 +26,7 @@ __all__ = [
     "Int64Array",
     "LaneKind",
     "MarkerKind",
+    "Need",
     "NoteKind",
     "PathStep",
     "PeerAccess",
@@ -87,6 +88,17 @@ class EdgeKind(StrEnum):
     """The source, on the host, launched the target."""
     SYNC = "sync"
     """The target, a call of the host, waited until the source had ended: the last work of a stream that it waited for."""
+
+
+class Need(StrEnum):
+    """Whether data need a wait of a stream for another one."""
+
+    NEEDED = "needed"
+    """Work behind it uses what work in front of it wrote, or writes what that uses, and nothing else orders the two."""
+    NOT_NEEDED = "not needed"
+    """Data are in order without it, also if all waits that are not needed are left out together."""
+    NOT_KNOWN = "not known"
+    """It may order work of which it is not known what it touches."""
 
 
 class PeerAccess(StrEnum):

@@ -62,6 +62,16 @@ from gpustreamlab.analysis._idle_and_path import (
     critical_path,
     idle,
 )
+from gpustreamlab.analysis._needs import (
+    DATA_KINDS,
+    NEEDS,
+    DataEdges,
+    WorkOrder,
+    data_edges,
+    shared_lanes,
+    wait_needs,
+    work_order,
+)
 from gpustreamlab.analysis._overlap import (
     Concurrency,
     Overlap,

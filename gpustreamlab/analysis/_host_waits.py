@@ -57,9 +57,10 @@ class HostWaits(Answer):
     duration_ns: Int64Array
     """How long it took; shape (n_calls,), int64, in ns."""
     waited_for: Int64Array
-    """Row of the kernel, copy or fill that was launched before it and was the last to end while it ran; of a stream's
-    synchronisation what its own thread launched, if that ended last on its stream; -1 where none did: most probably what it
-    waited for; shape (n_calls,), int64."""
+    """Row of the kernel, copy or fill that it waited for and that was the last to end while it ran, where an edge (`EdgeKind`
+    "sync") says so. Else most probably what it waited for: what was launched before it and was the last to end while it ran; of
+    a stream's synchronisation what its own thread launched, if that ended last on its stream. -1 where nothing ended while it
+    ran; shape (n_calls,), int64."""
     waited_name: Int64Array
     """Name of that, index into `names`, or -1; shape (n_calls,), int64."""
     waited_ns: Int64Array
@@ -119,7 +120,8 @@ class HostWaits(Answer):
 
     def _notes(self) -> list[str]:
         note = "What a call waited for is most probably the last work launched before it that ended while it ran."
-        return [note] if len(self) else []
+        is_told = np.isin(self.row, self.trace.edges.select(EdgeKind.SYNC).target)
+        return [] if is_told.all() else [note]
 
 
 def host_waits(trace: Trace) -> HostWaits:
@@ -162,7 +164,7 @@ def host_waits(trace: Trace) -> HostWaits:
     blocks = np.array([*(is_blocking(name) for name in trace.names), False])
     copy_of = pageable_copies(trace)
     row = np.flatnonzero(is_call & (blocks[trace.name] | (copy_of >= 0)))
-    waited_for = _last_to_end(trace, row, copy_of[row])
+    waited_for = _told_by_calls(trace, row, _last_to_end(trace, row, copy_of[row]))
     windows = capture_edges(trace) if is_call.any() else np.empty(0, np.int64)
     waited_ns = np.zeros(len(trace.lanes), np.int64)
     for lane in np.unique(trace.lane[row]).tolist():
@@ -250,6 +252,18 @@ def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
     was_late = trace.start_ns[own] - trace.start_ns[row] > trace.end_ns[own] - trace.start_ns[own]
     awaited: Int64Array = np.where(has_own & (~was_late | (found < 0)), own, found)
     return awaited
+
+
+def _told_by_calls(trace: Trace, row: Int64Array, guess: Int64Array) -> Int64Array:
+    """Return for each call what it waited for as its edges tell: what ended last, if that was while it ran; else the guess."""
+    syncs, place = trace.edges.select(EdgeKind.SYNC), np.full(len(trace), -1, np.int64)
+    place[row] = np.arange(len(row))
+    order = np.argsort(trace.end_ns[syncs.source], kind="stable")  # of several edges the last one counts below
+    order = order[place[syncs.target[order]] >= 0]
+    source, call = syncs.source[order], place[syncs.target[order]]
+    found = guess.copy()
+    found[call] = np.where(trace.end_ns[source] >= trace.start_ns[row[call]], source, -1)
+    return found
 
 
 def _last_launched(trace: Trace, row: Int64Array, until_ns: Int64Array) -> Int64Array:

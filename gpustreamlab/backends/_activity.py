@@ -39,6 +39,8 @@ class CallClass(IntEnum):
     """It recorded an event, or made a stream wait for one."""
     OTHER = 4
     """It loaded code, or enqueued a function of the host; or no call, but what the driver or the profiler did meanwhile."""
+    CREATE = 5
+    """It made a stream, a context of a partition, or a graph that can be launched."""
 
 
 def _nothing() -> Int64Array:
@@ -116,22 +118,29 @@ class AnnotationBatch(_Batch):
     """Index into `Activities.names`: the range's text, with its domain in front: ``"cudf: join"``."""
 
 
+EVERY_STREAM = -1
+"""Stands in `DependencyBatch.source_stream` for all streams of the source's device."""
+THE_HOST = -1
+"""Stands in `DependencyBatch.target_stream` for the thread that made the call."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DependencyBatch(_Batch):
-    """Waits of streams for events (`cudaStreamWaitEvent`), as columns of equal length, int64 each."""
+    """Waits of streams for events (`cudaStreamWaitEvent`), and of the host, as columns of equal length, int64 each."""
 
     source_context: Int64Array = field(default_factory=_nothing)
     """Of the stream in which the event was recorded."""
     source_stream: Int64Array = field(default_factory=_nothing)
-    """That stream."""
+    """That stream; of a synchronization of a stream, that, and of one of the device `EVERY_STREAM`."""
     record: Int64Array = field(default_factory=_nothing)
-    """Correlation of the call that recorded the event: what was enqueued in that stream before it is waited for."""
+    """Correlation of the call that recorded the event: what was enqueued in that stream before it is waited for. Without an
+    event that of the waiting call."""
     target_context: Int64Array = field(default_factory=_nothing)
     """Of the stream that waits."""
     target_stream: Int64Array = field(default_factory=_nothing)
-    """The stream that waits."""
+    """The stream that waits, or `THE_HOST`."""
     wait: Int64Array = field(default_factory=_nothing)
-    """Correlation of the call that made it wait: what is enqueued in it afterwards waits."""
+    """Correlation of the call that made it wait: what is enqueued in it afterwards waits; or of the call that blocked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

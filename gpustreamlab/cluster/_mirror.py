@@ -267,6 +267,7 @@ class Mirror:
             place = SPAN_COLUMNS.index(name)
             rows[place] = self._numbered(rows[place], above=0 if name == "correlation" else -1)
         source, record, target, wait = chunk.dependencies
+        source = np.where(source < 0, -1 - self.device, source)  # all streams of the engine's card
         call, buffer, *rest = chunk.accesses
         accesses = np.stack((self._numbered(call, above=0), self._numbered(buffer, above=0), *rest))
         return chunk._replace(

@@ -107,6 +107,7 @@ CALL_STYLES: Mapping[str, CallStyle] = {
     "synchronise": CallStyle(fill="#d6506f", hatch="x", is_hollow=True),
     "memory": CallStyle(fill="#b08fd0", hatch="."),
     "event": CallStyle(fill="#c3c9d0", hatch="|"),
+    "create": CallStyle(fill="#c9b458", hatch="/"),
 }  # How calls of the host look, by what they are for: a synchronisation is hollow, since the host only waits meanwhile
 
 _CALL = re.compile(r"(?:cu|cuda)[A-Z]\w*")
@@ -115,6 +116,7 @@ _CALL_CLASSES = (
     ("memory", re.compile(r"Malloc|Free|Mem(?:Host)?Alloc|HostAlloc|MemPool|MemMap|MemCreate")),
     ("launch", re.compile(r"Launch|Memcpy|Memset|MemPrefetch")),
     ("event", re.compile(r"Event")),
+    ("create", re.compile(r"Create|Instantiate")),
 )
 
 

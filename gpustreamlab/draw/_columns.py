@@ -121,7 +121,7 @@ def _ancestors(trace: Trace, rows: Int64Array) -> Iterator[tuple[Int64Array, Boo
 
 _WIDTHS = (1, 2, 4)
 
-_LAUNCH = tuple(EdgeKind).index(EdgeKind.LAUNCH)
+_LAUNCH, _SYNC = map(EDGE_KINDS.index, (EdgeKind.LAUNCH, EdgeKind.SYNC))
 
 MAX_RANKED_ROWS = 64  # Up to how many rows the page finds the order of all starts itself: rows are merged two by two
 
@@ -219,7 +219,8 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         return sorted_column.astype(np.int64, copy=False)
 
     start_ns = taken(trace.start_ns)
-    source, target, edge_kind = trace.edges.source, trace.edges.target, trace.edges.kind.astype(np.int64)
+    drawn = np.flatnonzero(trace.edges.kind != _SYNC)  # what a call of the host waited for is told with the call
+    source, target, edge_kind = trace.edges.source[drawn], trace.edges.target[drawn], trace.edges.kind[drawn].astype(np.int64)
     # A call is still running when what it launched starts: so its start counts.
     from_ns = np.where(edge_kind == _LAUNCH, trace.start_ns[source], trace.end_ns[source])
     sides = (from_ns - zero_ns, codes[source], trace.start_ns[target] - zero_ns, codes[target])
@@ -236,7 +237,7 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         place=np.arange(len(trace)) if order is None else order,
         edges=np.stack(sides, axis=1).astype(np.int64),
         edge_kind=edge_kind,
-        edge_told=told_by_work(trace).astype(np.int64),
+        edge_told=told_by_work(trace)[drawn].astype(np.int64),
         edge_place=np.stack((source, target), axis=1).astype(np.int64),
         **work,
     )

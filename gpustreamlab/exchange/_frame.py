@@ -208,7 +208,9 @@ class Frame:
         """Tell flows from the host to work from others, and drop those that correlations tell, too."""
         edges, is_stream = trace.edges, np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)[trace.lane]
         is_launch = ~is_stream[edges.source] & is_stream[edges.target]
-        rows = np.stack((edges.source, edges.target, np.where(is_launch, EDGE_KINDS.index(EdgeKind.LAUNCH), edges.kind)))
+        is_sync = is_stream[edges.source] & ~is_stream[edges.target]
+        kinds = [EDGE_KINDS.index(kind) for kind in (EdgeKind.LAUNCH, EdgeKind.SYNC)]
+        rows = np.stack((edges.source, edges.target, np.select([is_launch, is_sync], kinds, edges.kind)))
         _, first = np.unique(rows, axis=1, return_index=True)
         source, target, kind = rows[:, np.sort(first)]
         queued_ns = trace.queued_ns.copy()

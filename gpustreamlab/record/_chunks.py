@@ -40,7 +40,11 @@ SPAN_COLUMNS = (
 """What is kept of each span, int64 each. ``number`` counts ranges as they open, and everything else, from `FIRST_WORK_NUMBER`
 on, as it is recorded; ``parent`` is the number of a range, or -1."""
 DEPENDENCY_COLUMNS = ("source_lane", "record", "target_lane", "wait")
-"""The lane that is waited for and the call that recorded the event; the lane that waits and the call that made it."""
+"""The lane that is waited for, and the call that recorded the event; the lane that waits, and the call that made it wait.
+
+Where the host waits, the target's lane is `HOST_WAITS` and ``wait`` the call that blocked. Where that waits for a whole device,
+the source's lane is -1 less the device's number."""
+HOST_WAITS = -1
 ACCESS_COLUMNS = ("correlation", "buffer", "begin", "end", "flags")
 """What work touched, see `gpustreamlab.backends.AccessBatch`; all rows of one call follow each other."""
 SAMPLE_COLUMNS = ("time_ns", "lane", "name", "value")  # Of a lane's quantity; the bits of the float64 ``value`` as int64

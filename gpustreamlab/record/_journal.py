@@ -348,7 +348,7 @@ class JoinedJournal:
         return Chunk(
             rows=rows,
             edges=chunk.edges,
-            dependencies=np.stack((lanes[source], record, lanes[target], wait)),
+            dependencies=np.stack((_placed_lane(lanes, source), record, _placed_lane(lanes, target), wait)),
             samples=np.stack([samples[name] for name in SAMPLE_COLUMNS]),
             accesses=chunk.accesses,
             markers=self._new_markers(place, chunk.markers, ahead),
@@ -381,6 +381,11 @@ class JoinedJournal:
         while len(self._marked) > 2 * KEPT_MARKERS:
             del self._marked[next(iter(self._marked))]
         return kept
+
+
+def _placed_lane(lanes: Int64Array, code: Int64Array) -> Int64Array:
+    """Return the lanes' codes here; below 0 stand the host, and whole devices, which all journals call alike."""
+    return np.where(code < 0, code, lanes[code])
 
 
 # How far the clocks of several cards of a host are apart, compared again and again

@@ -66,6 +66,11 @@ class SessionTables:
         return len(self.threads), self._edit_count, self.lanes.edit_count, self.markers.dropped_count, clock
 
     @property
+    def device(self) -> int:
+        """The number of the session's device."""
+        return self._backend.device.ordinal
+
+    @property
     def unselected_work(self) -> int:
         """Work with no stream selected, without a span, since `forget`; 0 where the backend does not count it."""
         return getattr(self._backend, "unselected_work", 0) - self._unselected_before

@@ -23,11 +23,12 @@ from gpustreamlab.record._extents import (
     span_work,
 )
 from gpustreamlab.record._tables import Tables
-from gpustreamlab.record._work import find_waits
+from gpustreamlab.record._work import find_syncs, find_waits
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int32Array, Int64Array
 
 WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
 LAUNCH_CODE = EDGE_KINDS.index(EdgeKind.LAUNCH)
+SYNC_CODE = EDGE_KINDS.index(EdgeKind.SYNC)
 FIRST_GRAPH_NUMBER = -2
 """Number of the first graph launch of a trace; further ones count down. Only rows that are made for a trace are negative."""
 
@@ -166,7 +167,7 @@ def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
     extra = extra_columns(rows, parent, data.details) if were_captured else {}
     if not tables.metadata.imported:  # what other tools tell has no numbers but those that its reader gave
         extra["number"] = rows["number"]
-    edges = _edges(rows, place, data.edges, data.dependencies if has_work else None)
+    edges = _edges(rows, place, data.edges, data.dependencies if has_work else None, tables.lanes)
     accesses = find_accesses(rows, data.details, data.accesses)
     del place
     found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}
@@ -215,17 +216,25 @@ def extra_columns(rows: Mapping[str, Int64Array], parent: Int64Array, details: S
 
 
 def work_edges(
-    rows: Mapping[str, Int64Array], dependencies: Mapping[str, Int64Array]
+    rows: Mapping[str, Int64Array], dependencies: Mapping[str, Int64Array], lanes: Sequence[Lane]
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return edges as source, target and code of the kind: from calls to what they launched, and between work that waited."""
+    """Return edges as source, target and code of the kind: waits between work, what calls launched, what they waited for."""
     work = np.flatnonzero(is_work(rows["kind"]))
-    correlation = rows["correlation"][work]
-    first, second = find_waits(dependencies, rows["lane"][work].astype(np.int64), correlation)
+    correlation, lane = rows["correlation"][work], rows["lane"][work].astype(np.int64)
+    first, second = find_waits(dependencies, lane, correlation)
     calls = np.flatnonzero((rows["kind"] == HOST_CODE) & (rows["correlation"] != 0))
-    found = RowFinder(rows["correlation"][calls]).rows_of(correlation)
+    call_of = RowFinder(rows["correlation"][calls])
+    found = call_of.rows_of(correlation)
     call, launched = calls[found[found >= 0]], work[found >= 0]
-    codes = np.concatenate((np.full(len(first), WAIT_CODE), np.full(len(call), LAUNCH_CODE)))
-    return np.concatenate((work[first], call)), np.concatenate((work[second], launched)), codes
+    awaited, number = find_syncs(dependencies, lane, correlation, lanes)
+    place = call_of.rows_of(number)
+    awaited, blocked = work[awaited[place >= 0]], calls[place[place >= 0]]
+    process = np.array([one.process for one in lanes], np.int64)  # numbers of devices may be those of several
+    is_own = process[rows["lane"][awaited]] == process[rows["lane"][blocked]]
+    parts = ((work[first], work[second]), (call, launched), (awaited[is_own], blocked[is_own]))
+    codes = [np.full(len(part[0]), code) for part, code in zip(parts, (WAIT_CODE, LAUNCH_CODE, SYNC_CODE), strict=True)]
+    source, target = map(np.concatenate, zip(*parts, strict=True))
+    return source, target, np.concatenate(codes)
 
 
 def find_accesses(rows: Mapping[str, Int64Array], details: Sequence[WorkDetail], told: Int64Array) -> Accesses:
@@ -272,13 +281,17 @@ def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple
 
 
 def _edges(
-    rows: Mapping[str, Int64Array], place: RowFinder, pairs: Int64Array, dependencies: Mapping[str, Int64Array] | None
+    rows: Mapping[str, Int64Array],
+    place: RowFinder,
+    pairs: Int64Array,
+    dependencies: Mapping[str, Int64Array] | None,
+    lanes: Sequence[Lane],
 ) -> Edges:
     source, target = place.rows_of(pairs[:, 0]), place.rows_of(pairs[:, 1])
     known = (source >= 0) & (target >= 0)
     found = [(source[known], target[known], np.full(int(known.sum()), WAIT_CODE))]
     if dependencies is not None:
-        found.append(work_edges(rows, dependencies))
+        found.append(work_edges(rows, dependencies, lanes))
     source, target, kind = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return Edges(source=source, target=target, kind=kind.astype(np.int8))
 

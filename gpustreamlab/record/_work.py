@@ -13,9 +13,11 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import (
     CERTAINTY_SHIFT,
+    EVERY_STREAM,
     OWN_PREFIX,
     PEER_COPY,
     STAGED_COPY,
+    THE_HOST,
     AccessBatch,
     Activities,
     ActivitySource,
@@ -24,7 +26,15 @@ from gpustreamlab.backends import (
     WorkBatch,
 )
 from gpustreamlab.model import ACCESS_CERTAINTIES, DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
-from gpustreamlab.record._chunks import ACCESS_COLUMNS, FIRST_WORK_NUMBER, NUMBERS_APART, Chunk, columns_block, make_samples
+from gpustreamlab.record._chunks import (
+    ACCESS_COLUMNS,
+    FIRST_WORK_NUMBER,
+    HOST_WAITS,
+    NUMBERS_APART,
+    Chunk,
+    columns_block,
+    make_samples,
+)
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
 from gpustreamlab.record._tables import OTHER_NAMES, CodeTable, SessionTables, cut_text, plain_text
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -210,6 +220,8 @@ class StreamKeys:
 
 
 _CALL_BITS = 44
+MOST_SYNCS = 1 << 22
+"""Waits of the host for single streams that are told of calls which wait for a whole device; the newest calls count."""
 
 
 def find_waits(
@@ -230,6 +242,28 @@ def find_waits(
     pairs = np.unique(np.stack((source[is_meant], target[is_meant])), axis=1)
     pairs = pairs[:, pairs[0] != pairs[1]]
     return pairs[0], pairs[1]
+
+
+def find_syncs(
+    dependencies: Mapping[str, Int64Array], lane: Int64Array, correlation: Int64Array, lanes: Sequence[Lane]
+) -> tuple[Int64Array, Int64Array]:
+    """Return the last work of each stream that a call of the host waited for, and the number of that call."""
+    known = np.flatnonzero(correlation > 0)
+    by_host = dependencies["target_lane"] == HOST_WAITS
+    if not len(known) or not by_host.any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    source_lane, record, wait = (dependencies[name][by_host] for name in ("source_lane", "record", "wait"))
+    used = np.unique(lane[known])
+    every = np.flatnonzero(source_lane < 0)[-(MOST_SYNCS // len(used)) :]
+    one, device = np.flatnonzero(source_lane >= 0), np.array([lanes[own].device for own in used.tolist()], np.int64)
+    at, own = np.nonzero(source_lane[every][:, None] == -1 - device)
+    rows, asked = np.concatenate((one, every[at])), np.concatenate((source_lane[one], used[own]))
+    keys = _key(lane[known], correlation[known])
+    order = np.argsort(keys, kind="stable")
+    before = np.searchsorted(keys[order], _key(asked, record[rows])) - 1
+    source = known[order][before]
+    is_meant = (before >= 0) & (lane[source] == asked)
+    return source[is_meant], wait[rows[is_meant]]
 
 
 def _key(lane: Int64Array, correlation: Int64Array) -> Int64Array:
@@ -256,6 +290,7 @@ class WorkReader:
 
     def __init__(self, tables: SessionTables, first_number: int = FIRST_WORK_NUMBER) -> None:
         self._names, self._lanes, self.threads = tables.names, tables.lanes, tables.threads
+        self._device = tables.device
         self._launches = Launches()
         self._next_number = first_number
         self._first_range = first_number - FIRST_WORK_NUMBER
@@ -427,10 +462,16 @@ class WorkReader:
 
     def _read_dependencies(self, activities: Activities, source: ActivitySource) -> Int64Array:
         batch = activities.dependencies
+        by_host = batch.target_stream == THE_HOST
+        every = by_host & (batch.source_stream == EVERY_STREAM)
+        source_lane = np.full(len(batch), -1 - self._device)
+        target_lane = np.full(len(batch), HOST_WAITS)
         # As late as can be: these streams are where they are now.
         now = np.full(len(batch), np.iinfo(np.int64).max)
-        source_lane, _ = self._find_lanes(batch.source_context, batch.source_stream, now, source)
-        target_lane, _ = self._find_lanes(batch.target_context, batch.target_stream, now, source)
+        told = (batch.source_context[~every], batch.source_stream[~every], now[~every])
+        source_lane[~every] = self._find_lanes(*told, source)[0]
+        told = (batch.target_context[~by_host], batch.target_stream[~by_host], now[~by_host])
+        target_lane[~by_host] = self._find_lanes(*told, source)[0]
         return np.stack((source_lane, batch.record, target_lane, batch.wait))
 
     @staticmethod

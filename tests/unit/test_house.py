@@ -23,7 +23,7 @@ CEILINGS = {
     "model": (2_990, 9),
     "notebook": (3_020, 11),
     "programs": (4_120, 9),
-    "record": (5_010, 12),
+    "record": (5_090, 12),
     "sinks": (1_380, 4),
     "streams": (2_060, 6),
     "testing": (1_330, 5),

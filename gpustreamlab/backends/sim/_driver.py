@@ -109,7 +109,9 @@ class SimDriver:
                     f"A simulated stream was given priority {priority}; this device takes {low} (lowest) to {high} (highest). "
                     f"Use priority={min(max(priority, high), low)}."
                 )
+            began_ns = self.clock.now_ns
             self._charge(self.preset.host.create_stream_ns)
+            self._note_creation("cuGreenCtxStreamCreate" if context else "cudaStreamCreateWithPriority", began_ns)
             self._catch_up()
             with delayed_interrupts():  # the SMs are cut and the stream is known, or nothing of it
                 handle = self._take_handle()
@@ -143,7 +145,9 @@ class SimDriver:
         """Spend what a green context of so many SMs costs, and return its number."""
         with self.lock:
             self.check_open()
+            began_ns = self.clock.now_ns
             self._charge(self.preset.host.create_context_ns)
+            self._note_creation("cuGreenCtxCreate", began_ns)
             self._context_sms.append(sm_count)
             return self.context_count
 
@@ -316,7 +320,7 @@ class SimDriver:
         with self.lock:
             if stream in self.captures:
                 raise self._refuse_waiting(self.captures[stream], f"Waiting for stream {stream.number}")
-            self._synchronize("cudaStreamSynchronize", lambda: not stream.is_busy)
+            self._synchronize("cudaStreamSynchronize", lambda: not stream.is_busy, stream)
             if self.accesses is not None:
                 self.accesses.host_wait_stream(stream.number)
 
@@ -325,7 +329,7 @@ class SimDriver:
         with self.lock:
             mark = self._read_mark(event)
             self._check_not_captured(mark, "Waiting for an event")
-            self._synchronize("cudaEventSynchronize", lambda: mark is None or mark.time_ns >= 0)
+            self._synchronize("cudaEventSynchronize", lambda: mark is None or mark.time_ns >= 0, mark or Mark())
             if self.accesses is not None and mark is not None:
                 self.accesses.host_wait(mark.moment)
 
@@ -334,7 +338,7 @@ class SimDriver:
         with self.lock:
             for capture in {*self.captures.values()}:
                 raise self._refuse_waiting(capture, "Waiting for the device")
-            self._synchronize("cudaDeviceSynchronize", lambda: not self.scheduler.busy_count)
+            self._synchronize("cudaDeviceSynchronize", lambda: not self.scheduler.busy_count, None)
             if self.accesses is not None:
                 self.accesses.host_wait_all()
 
@@ -459,8 +463,11 @@ class SimDriver:
     def _catch_up(self) -> None:
         self.scheduler.run_before(self.clock.now_ns)
 
-    def _synchronize(self, name: str, is_reached: Callable[[], bool]) -> None:
-        """Block the host in a call of its own; one that is interrupted is told of up to there."""
+    def _synchronize(self, name: str, is_reached: Callable[[], bool], awaited: StreamQueue | Mark | None) -> None:
+        """Block the host in a call of its own; one that is interrupted is told of up to there.
+
+        It waits for a stream, for an event as it was recorded, or (None) for the whole device.
+        """
         with self.lock:
             self.check_open()
             if self.source is not None:
@@ -470,7 +477,22 @@ class SimDriver:
                 self._block_until(is_reached)
             finally:
                 if self.source is not None:
-                    self.source.note_call(name, CallClass.SYNCHRONIZE, began_ns, self.clock.now_ns)
+                    number = self.source.note_call(name, CallClass.SYNCHRONIZE, began_ns, self.clock.now_ns)
+                    if not isinstance(awaited, Mark):
+                        self.source.note_sync(awaited, number, number)
+                    elif awaited.origin is not None:
+                        self.source.note_sync(awaited.origin, awaited.correlation, number)
+
+    def _note_creation(self, name: str, began_ns: int) -> None:
+        if self.source is not None:
+            self.source.note_call(name, CallClass.CREATE, began_ns, self.clock.now_ns)
+
+    def instantiate(self, cost_ns: int) -> None:
+        """Spend what it takes to make a graph that can be launched of what was captured."""
+        with self.lock:
+            began_ns = self.clock.now_ns
+            self._charge(cost_ns)
+            self._note_creation("cudaGraphInstantiate", began_ns)
 
     def _block_until(self, is_reached: Callable[[], bool]) -> None:
         """Let the clock go on until something is reached."""

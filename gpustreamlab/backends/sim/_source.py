@@ -12,7 +12,9 @@ from weakref import WeakSet
 import numpy as np
 
 from gpustreamlab.backends._activity import (
+    EVERY_STREAM,
     NODE_SHIFT,
+    THE_HOST,
     AccessBatch,
     Activities,
     CallBatch,
@@ -170,6 +172,13 @@ class SimActivitySource:
         if not is_unnamed and self._has_room():
             self._dependencies.extend((origin.context, origin.number, record, stream.context, stream.number, wait))
 
+    def note_sync(self, origin: StreamQueue | None, record: int, call: int) -> None:
+        """Keep that a call of the host waited for what was enqueued in a stream, or in all, before another call."""
+        is_unnamed = origin is not None and origin.number == 0 and origin is not self._driver.null_stream
+        if not is_unnamed and self._has_room():
+            key = (0, EVERY_STREAM) if origin is None else (origin.context, origin.number)
+            self._dependencies.extend((*key, record, 0, THE_HOST, call))
+
     def note_accesses(self, number: int, touched: Sequence[Extent], node: int = -1) -> None:
         """Keep what work of a call touches, of a node of a graph which; where there is no room, work goes without."""
         if len(touched) > self._left:
@@ -250,6 +259,11 @@ class Collecting:
         """Tell that a stream waits for what another one recorded."""
         for one in self.members:
             one.note_dependency(origin, record, stream, wait)
+
+    def note_sync(self, origin: StreamQueue | None, record: int, call: int) -> None:
+        """Tell that a call of the host waited."""
+        for one in self.members:
+            one.note_sync(origin, record, call)
 
     def note_accesses(self, number: int, touched: Sequence[Extent], node: int = -1) -> None:
         """Tell what work touches."""

@@ -220,7 +220,7 @@ class SimCapture:
         """End the capture, and return what runs it again."""
         with self._driver.lock:
             self._end()
-            self._driver.charge(self._driver.preset.host.instantiate_ns + self._node_cost_ns)
+            self._driver.instantiate(self._driver.preset.host.instantiate_ns + self._node_cost_ns)
             return SimGraph(self._driver, self._nodes, self.keep)
 
     def abandon(self) -> None:

@@ -54,6 +54,8 @@ CALLS = {
     CallClass.MEMORY: "cudaMallocAsync cudaMallocHost cudaMalloc3D cudaHostAlloc cuMemHostAlloc "
     "cuMemAllocFromPoolAsync cuMemFree cudaFreeArray",
     CallClass.EVENT: "cudaStreamWaitEvent cuGreenCtxWaitEvent",
+    CallClass.CREATE: "cuStreamCreate cuStreamCreateWithPriority cudaStreamCreateWithFlags cuGreenCtxCreate "
+    "cuGreenCtxStreamCreate cudaGraphInstantiate cuGraphInstantiateWithFlags",
     CallClass.OTHER: "cuLaunchHostFunc cudaStreamAddCallback cuModuleLoadData cuLibraryLoadData",
     None: "cudaEventRecord cudaGraphAddMemcpyNode cuMemAddressFree cuFuncGetAttribute printf",
 }

@@ -137,7 +137,7 @@ def test_launches_lead_from_the_start_of_the_call(picture):
 def test_tables_hold_details_windows_and_call_styles(picture):
     tables = tables_of(picture)
     assert len(tables["details"]) == len(picture.trace.details)
-    assert [label for label, *_ in tables["call_styles"]] == ["launch", "synchronise", "memory", "event"]
+    assert [label for label, *_ in tables["call_styles"]] == ["launch", "synchronise", "memory", "event", "create"]
     assert tables["kind_on_sms"][SPAN_KINDS.index(SpanKind.COPY)] is False
     assert tables["capture"]["shown"] is False
     shown = tables_of(plan_picture(kernel_trace(windows=WINDOWS)))["capture"]

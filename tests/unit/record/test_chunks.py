@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpustreamlab as gsl
+from gpustreamlab.backends import EVERY_STREAM, THE_HOST
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.record import SPAN_COLUMNS, START, ChunkLog, JoinedJournal, _chunks, fold, join
@@ -96,6 +97,9 @@ def step(lab, source, number, kind):  # noqa: C901 - a table
             for buffer in range(number % 4):
                 source.push_access(call, buffer, 8 * number, 8 * number + 64, is_write=buffer == 2, certainty=number % 3)
             source.push_dependency(source=(0, 1), record=number, target=(0, 2), wait=number + 1)
+            source.push_call(number * 10 + 7, number * 10 + 9, name="cudaDeviceSynchronize", correlation=1_000 + number)
+            awaited = (0, EVERY_STREAM if number % 2 else 9)
+            source.push_dependency(source=awaited, record=1_000 + number, target=(0, THE_HOST), wait=1_000 + number)
         case 5:
             for part in range(3):
                 source.push_memory(number * 400_000 + part * 300_000, float(number * part % 7), stream=9)

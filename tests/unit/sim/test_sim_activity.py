@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.backends import CallClass, ContextSpec
+from gpustreamlab.backends import EVERY_STREAM, THE_HOST, CallClass, ContextSpec
 from gpustreamlab.backends.sim import H200, SimActivitySource, SimBackend
 from gpustreamlab.errors import CaptureUnavailableError, SessionClosedError
 from gpustreamlab.model import SPAN_KINDS
@@ -64,7 +64,8 @@ class TestWork:
             ("simulated::spin", (4, 1, 1)),
             ("simulated::spin", (2, 1, 1)),
         ]
-        assert set(told.names) == {"cudaLaunchKernel", "spin", "cudaDeviceSynchronize"}
+        made = {"cuGreenCtxCreate", "cuGreenCtxStreamCreate"}
+        assert set(told.names) == {"cudaLaunchKernel", "spin", "cudaDeviceSynchronize"} | made
         assert all(column.dtype == np.int64 for column in (work.kind, work.start_ns, work.correlation, work.detail))
 
     def test_copies_and_fills_say_what_they_went_between(self, backend, source):
@@ -92,19 +93,22 @@ class TestWork:
 
 class TestCalls:
     def test_each_call_has_its_name_class_and_time(self, backend, source, stream):
-        other, event = backend.create_stream(priority=0), backend.acquire_event()
-        begin_ns = backend.driver.clock.now_ns
+        event = backend.acquire_event()
+        source.drain()
+        other, begin_ns = backend.create_stream(priority=0), backend.driver.clock.now_ns
         spin(backend, stream)
         stream.record(event)
         other.wait(event)
         told = source.drain()
         record_ns, wait_ns = begin_ns + COSTS.launch_ns, begin_ns + COSTS.launch_ns + COSTS.record_ns
         assert calls(told) == [
+            ("cudaStreamCreateWithPriority", begin_ns - COSTS.create_stream_ns, begin_ns),
             ("cudaLaunchKernel", begin_ns, record_ns),
             ("cudaStreamWaitEvent", wait_ns, wait_ns + COSTS.wait_ns),
         ]
-        assert told.calls.call_class.tolist() == [CallClass.LAUNCH, CallClass.EVENT]
-        assert told.calls.correlation.tolist() == [1, 3]  # recording an event is numbered, and not told of
+        assert told.calls.call_class.tolist() == [CallClass.CREATE, CallClass.LAUNCH, CallClass.EVENT]
+        first = told.calls.correlation[0]
+        assert (told.calls.correlation - first).tolist() == [0, 1, 3]  # recording an event is numbered, and not told of
         assert (told.calls.start_host_ns == told.calls.start_ns).all()
 
     @pytest.mark.parametrize(
@@ -146,9 +150,28 @@ class TestCalls:
         for event in (early, never, own, over):
             other.wait(event)
         told = source.drain()
-        assert (told.dependencies.source_stream.tolist(), told.dependencies.record.tolist()) == ([stream.handle], [2])
+        waits = told.dependencies.target_stream != THE_HOST
+        of_streams = told.dependencies.source_stream[waits], told.dependencies.record[waits]
+        assert [column.tolist() for column in of_streams] == [[stream.handle], [2]]
         assert [name for name, *_ in calls(told)].count("cudaStreamWaitEvent") == 4
         source.close()
+
+    def test_a_call_that_blocked_says_what_for(self, backend, source, stream):
+        known, never = backend.acquire_event(), backend.acquire_event()
+        stream.record(known)
+        source.drain()
+        for event in (known, never):
+            backend.synchronize_event(event)
+        stream.synchronize()
+        backend.synchronize()
+        told = source.drain()
+        event, of_never, of_stream, of_device = told.calls.correlation.tolist()
+        awaited = told.dependencies
+        assert set(awaited.target_stream.tolist()) == {THE_HOST}
+        assert awaited.wait.tolist() == [event, of_stream, of_device]
+        assert awaited.source_stream.tolist() == [stream.handle, stream.handle, EVERY_STREAM]
+        assert awaited.record.tolist() == [event - 1, of_stream, of_device]
+        assert of_never == event + 1
 
 
 class TestMemory:
@@ -252,7 +275,7 @@ class TestLife:
         backend.synchronize()
         told = [each.drain() for each in (source, other)]
         assert [len(each.work) for each in told] == [2, 2]
-        assert [each.work.correlation.tolist() for each in told] == [[1, 2], [2, 3]]
+        assert [each.work.correlation.tolist() for each in told] == [[2, 3], [3, 4]]
         assert "collecting" in repr(other)
         assert "stopped" in repr(source)
         other.close()
@@ -265,11 +288,11 @@ class TestLife:
         backend.synchronize()
         told = source.drain()
         assert len(told.calls) + len(told.work) == 10
-        assert source.dropped_count == 41 - 10
+        assert source.dropped_count == 42 - 10  # a synchronization has two records
         spin(backend, stream)
         backend.synchronize()
         assert len(source.drain().work) == 1
-        assert source.dropped_count == 31
+        assert source.dropped_count == 32
         source.close()
 
     def test_a_closed_source_or_device_gives_nothing_and_does_not_start(self, backend, stream):
@@ -306,4 +329,4 @@ class TestLife:
         thread.join()
         told.append(source.drain())
         numbers = np.concatenate([batch.work.correlation for batch in told])
-        assert sorted(numbers.tolist()) == list(range(1, 401))
+        assert sorted(numbers.tolist()) == list(range(numbers.min(), numbers.min() + 400))

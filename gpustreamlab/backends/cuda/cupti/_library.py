@@ -51,6 +51,7 @@ _CLASSES = (
     ),
     (CallClass.MEMORY, re.compile(r"(Mem)?HostAlloc")),
     (CallClass.EVENT, re.compile(r"(Stream|Ctx|GreenCtx)WaitEvent")),
+    (CallClass.CREATE, re.compile(r"Stream(Create\w*)|GreenCtx(Stream)?Create|GraphInstantiate\w*")),
     (CallClass.OTHER, re.compile(r"(Module|Library)Load\w*|LaunchHostFunc|StreamAddCallback")),
 )
 """What calls are recorded, by their names without ``cu`` and ``cuda``. Recorded events are in records of their own kind."""
