@@ -31,12 +31,12 @@ class DriverCalls:
             name_of=lambda function: f"kernel {function}", ask=self._ask, tell_memory=lambda *facts: self.told.append(facts)
         )
 
-    def call(self, name, *, words=(), stream=0, object=0, size=0, flags=CallFlag.NON_BLOCKING, begin_ns=None):
+    def call(self, name, *, words=(), stream=0, target=0, size=0, flags=CallFlag.NON_BLOCKING, begin_ns=None):
         """Make a call; return its number."""
         number = next(self.numbers)
         self.now_ns += 1_000
         start_ns = self.now_ns if begin_ns is None else begin_ns
-        facts = (start_ns, self.now_ns + 500, 7, number, NUMBERS[name], len(words), flags, stream, object, size)
+        facts = (start_ns, self.now_ns + 500, 7, number, NUMBERS[name], len(words), flags, stream, target, size)
         self.calls.append(facts)
         self.words += words
         return number
@@ -44,16 +44,16 @@ class DriverCalls:
     def launch(self, function, *addresses, stream=16, **options):
         """Launch a kernel whose arguments are addresses, each in the place of its turn."""
         words = [address | place << 48 for place, address in enumerate(addresses) if address]
-        return self.call("cuLaunchKernel", words=words, stream=stream, object=function, **options)
+        return self.call("cuLaunchKernel", words=words, stream=stream, target=function, **options)
 
     def allocate(self, address, size):
-        return self.call("cuMemAlloc_v2", object=address, size=size)
+        return self.call("cuMemAlloc_v2", target=address, size=size)
 
     def free(self, address, **options):
-        return self.call("cuMemFree_v2", object=address, **options)
+        return self.call("cuMemFree_v2", target=address, **options)
 
     def copy(self, target, source, size, stream=16):
-        return self.call("cuMemcpyAsync", words=[source, size], stream=stream, object=target, size=size)
+        return self.call("cuMemcpyAsync", words=[source, size], stream=stream, target=target, size=size)
 
     def take(self):
         """Return the calls as columns, and their words, and forget them."""

@@ -23,21 +23,21 @@ class Program(DriverCalls):
         self.watch = OutsideWork({LEFT: "left"}.get, 0)
         for address in (A, B, C):
             self.allocate(address, SIZE)
-            self.call("cuMemsetD8Async", stream=LEFT, object=address, size=SIZE)
+            self.call("cuMemsetD8Async", stream=LEFT, target=address, size=SIZE)
         for function in (9, 10):  # both write what their second argument points to
             self.launch(function, A, C + 0, stream=LEFT)
             self.free(C)
             self.allocate(C, SIZE)
             self.launch(function, A, C, stream=LEFT)
-            self.call("cuMemsetD8Async", stream=LEFT, object=C, size=SIZE)
+            self.call("cuMemsetD8Async", stream=LEFT, target=C, size=SIZE)
         self.call("cuCtxSynchronize")
 
     def read_into(self, function, source, target, stream, **options):
         return self.launch(function, source, target, stream=stream, **options)
 
     def wait(self, stream, other):
-        self.call("cuEventRecord", stream=other, object=77)
-        self.call("cuStreamWaitEvent", stream=stream, object=77)
+        self.call("cuEventRecord", stream=other, target=77)
+        self.call("cuStreamWaitEvent", stream=stream, target=77)
 
     def found(self):
         """Return the hazards as kind, first and second stream and work."""
@@ -58,7 +58,7 @@ def test_a_kernel_that_reads_what_another_stream_writes_is_a_hazard_without_a_wa
     program.read_into(9, A, B, LEFT)
     program.read_into(10, B, C, RIGHT)
     assert program.found() == [("read-after-write", "left", "kernel 9", "kernel 10")]
-    (hazard, _), = program.watch.found()
+    ((hazard, _),) = program.watch.found()
     assert hazard.fix == "cupy.cuda.ExternalStream(0x6000).wait_event(lab.stream('left').record())"
     assert (hazard.certainty, hazard.array) == (AccessCertainty.LEARNED, "4,096 bytes")
 
@@ -80,8 +80,8 @@ def test_what_the_host_waits_for_is_in_order(program, name):
 
 def test_an_event_that_the_host_saw_reached_is_an_order(program):
     program.read_into(9, A, B, LEFT)
-    program.call("cuEventRecord", stream=LEFT, object=3)
-    program.call("cuEventQuery", object=3)
+    program.call("cuEventRecord", stream=LEFT, target=3)
+    program.call("cuEventQuery", target=3)
     program.read_into(10, B, C, RIGHT)
     assert program.found() == []
 
@@ -108,23 +108,23 @@ def test_launches_that_differ_in_their_numbers_may_use_other_parts_of_memory(pro
 def test_memory_that_one_stream_still_reads_when_a_pool_gives_it_out_again_is_a_hazard(program):
     at_ns = program.now_ns + 500
     program.reader.add_changes([BlockChange(at_ns, B, 256, LEFT)])
-    program.call("cuMemsetD8Async", stream=LEFT, object=B, size=256)
+    program.call("cuMemsetD8Async", stream=LEFT, target=B, size=256)
     program.wait(RIGHT, LEFT)
     program.read_into(9, B, C, RIGHT)
     changed_ns = program.now_ns + 1
     program.reader.add_changes([BlockChange(changed_ns, B, 0, 0), BlockChange(changed_ns, B, 256, LEFT)])
-    program.call("cuMemsetD8Async", stream=LEFT, object=B, size=256)
+    program.call("cuMemsetD8Async", stream=LEFT, target=B, size=256)
     assert program.found() == [("use-after-free", "stream 0x6000", "kernel 9", "fill")]
 
 
 def test_memory_that_is_freed_in_the_order_of_a_stream_waits_for_that_stream(program):
-    program.call("cuMemAllocAsync", stream=LEFT, object=B, size=SIZE)
-    program.call("cuMemsetD8Async", stream=LEFT, object=B, size=SIZE)
+    program.call("cuMemAllocAsync", stream=LEFT, target=B, size=SIZE)
+    program.call("cuMemsetD8Async", stream=LEFT, target=B, size=SIZE)
     program.wait(RIGHT, LEFT)
     program.read_into(9, B, C, RIGHT)
-    program.call("cuMemFreeAsync", stream=RIGHT, object=B)
-    program.call("cuMemAllocAsync", stream=LEFT, object=B, size=SIZE)
-    program.call("cuMemsetD8Async", stream=LEFT, object=B, size=SIZE)
+    program.call("cuMemFreeAsync", stream=RIGHT, target=B)
+    program.call("cuMemAllocAsync", stream=LEFT, target=B, size=SIZE)
+    program.call("cuMemsetD8Async", stream=LEFT, target=B, size=SIZE)
     assert program.found() == []
 
 

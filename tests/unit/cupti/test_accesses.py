@@ -62,7 +62,7 @@ def test_memory_that_others_may_have_written_teaches_nothing(made):
 
 def test_copies_and_fills_have_exact_extents(made):
     made.copy(A + 100, B + 200, 50)
-    made.call("cuMemsetD32Async", stream=16, object=C + 4, size=16)
+    made.call("cuMemsetD32Async", stream=16, target=C + 4, size=16)
     rows = made.read()
     assert without_buffers(rows) == [(100, 150, "w", "known"), (200, 250, "r", "known"), (4, 20, "w", "known")]
 
@@ -111,7 +111,7 @@ def test_a_word_beside_memory_that_is_there_is_asked_for_again_once_some_was_mad
 
 def test_page_locked_memory_is_the_hosts_and_may_be_written_without_a_call():
     calls = DriverCalls()
-    calls.call("cuMemHostAlloc", object=A, size=SIZE)
+    calls.call("cuMemHostAlloc", target=A, size=SIZE)
     calls.allocate(B, SIZE)
     calls.launch(9, A, B)
     flags = calls.reader.read(*calls.take(), ROLES)["flags"].tolist()
@@ -119,15 +119,15 @@ def test_page_locked_memory_is_the_hosts_and_may_be_written_without_a_call():
 
 
 def test_calls_that_failed_did_nothing(made):
-    made.call("cuMemAlloc_v2", object=A, size=SIZE, flags=CallFlag.FAILED)
+    made.call("cuMemAlloc_v2", target=A, size=SIZE, flags=CallFlag.FAILED)
     made.launch(9, A, flags=CallFlag.FAILED)
     assert made.read() == []
 
 
 def test_what_is_captured_into_a_graph_is_no_work(made):
     made.call("cuStreamBeginCapture_v2", stream=16)
-    made.call("cuEventRecord", stream=16, object=5)
-    made.call("cuStreamWaitEvent", stream=32, object=5)
+    made.call("cuEventRecord", stream=16, target=5)
+    made.call("cuStreamWaitEvent", stream=32, target=5)
     made.launch(9, A, stream=16)
     made.launch(9, A, stream=32)
     beside = made.launch(9, A, stream=48)
@@ -180,12 +180,12 @@ def _random_calls(seed):
             address = chance.choice(pieces)
             calls.free(address)
             calls.allocate(address, SIZE)
-            calls.call("cuMemsetD8Async", stream=16, object=address, size=SIZE)
+            calls.call("cuMemsetD8Async", stream=16, target=address, size=SIZE)
         one, other = chance.choice(pieces), chance.choice(pieces)
         if chance.random() < 0.1:
             calls.copy(one, other + 8, 64)
         elif chance.random() < 0.1:
-            calls.call("cuEventRecord", stream=16, object=3)
+            calls.call("cuEventRecord", stream=16, target=3)
         else:
             calls.launch(chance.choice((9, 10)), one, other, stream=chance.choice((16, 32)))
     return calls

@@ -278,8 +278,8 @@ class AccessReader:
 
     def _read_alike(self, batch: _Batch, begin: int, end: int) -> Int64Array:
         """Read calls between which nothing changes: of those that are alike the first one stands for all."""
-        role = batch.role[begin:end]
-        at = begin + np.flatnonzero((role > Role.NONE) & (role < Role.UNKNOWN_WORK))
+        roles = batch.role[begin:end]
+        at = begin + np.flatnonzero((roles > Role.NONE) & (roles < Role.UNKNOWN_WORK))
         _, first, place = np.unique(batch.keys[at], return_index=True, return_inverse=True)
         found: dict[int, list[tuple[int, int, int, int]]] = {}
         for one in np.sort(first).tolist():

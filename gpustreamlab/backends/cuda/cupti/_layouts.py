@@ -74,7 +74,10 @@ class MemoryKind(IntEnum):
 class SynchronizationKind(IntEnum):
     """What the host or a stream waited for (CUpti_ActivitySynchronizationType)."""
 
+    EVENT_SYNCHRONIZE = 1
     STREAM_WAIT_EVENT = 2
+    STREAM_SYNCHRONIZE = 3
+    CONTEXT_SYNCHRONIZE = 4
 
 
 class MemoryOperation(IntEnum):

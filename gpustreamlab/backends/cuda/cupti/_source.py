@@ -110,6 +110,11 @@ _Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
 class CuptiSource:
     """An `ActivitySource` of one CUDA device."""
 
+    tells_steps = False
+    """Whether `Activities.steps` are told: somebody looks for hazards."""
+    is_attached = False
+    """Whether CUPTI is in the calls of this process because of this source."""
+
     def __init__(
         self,
         cupti: Cupti,
@@ -153,8 +158,6 @@ class CuptiSource:
         # What was handed out and not looked at yet; what came before the first anchor did.
         self._inbox: list[Records] = []
         self._held: list[Records] = []
-        self.tells_steps = False
-        """Whether `Activities.steps` are told: somebody looks for hazards."""
         self._steps: deque[Step] = deque(maxlen=HELD_RECORDS)
         # The numbers of the calls at the start and at the stop, where others collected before or after: what was enqueued
         # outside of them is theirs alone. Anchors tell them: which of the two each is, by its tag.
@@ -166,8 +169,6 @@ class CuptiSource:
         self._stopped_host_ns = NEVER_NS
         self.times_ranges = False
         """Whether ranges can be timed by the work inside them."""
-        self.is_attached = False
-        """Whether CUPTI is in the calls of this process because of this source."""
         self._home = HomeProcess()  # in a forked child CUDA does not work, and a lock may be held for ever
 
     @property
