@@ -238,8 +238,7 @@ class Node(OneOfSeveral, Watched):
             one._recorder.kernels.take()
         trace = as_trace(without_tools(self._joined().trace()))
         accesses = self._sessions[0]._accesses  # which know of those of the other cards
-        metadata = replace(trace.metadata, shared_data=accesses.shared_data(of_node=True))
-        return replace(trace, metadata=metadata, notes=(*accesses.notes(trace, of_node=True), *self._notes))
+        return replace(trace, notes=(*accesses.notes(trace, of_node=True), *self._notes))
 
     def _joined(self) -> JoinedJournal:
         """Return the journals of all sessions as one, from the beginning on."""

@@ -577,9 +577,7 @@ class Session(ProcessBound, Watched):
 
     def _make_trace(self) -> Trace:
         trace = as_trace(without_tools(self._recorder.trace()))
-        notes, shared = (*self._accesses.notes(trace), *self._notes), self._accesses.shared_data()
-        if shared:
-            trace = replace(trace, metadata=replace(trace.metadata, shared_data=shared))
+        notes = (*self._accesses.notes(trace), *self._notes)
         return replace(trace, notes=notes) if notes else trace
 
 

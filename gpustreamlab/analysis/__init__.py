@@ -52,7 +52,7 @@ from gpustreamlab.analysis._hazard_search import (
     Touch,
 )
 from gpustreamlab.analysis._hazards import NO_STREAM, Hazard, Hazards, HazardSide
-from gpustreamlab.analysis._host_waits import HostWaits, host_waits
+from gpustreamlab.analysis._host_waits import CopyRates, HostWaits, copy_rates, host_waits
 from gpustreamlab.analysis._idle_and_path import (
     IDLE_TEXTS,
     CriticalPath,

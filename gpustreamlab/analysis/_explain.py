@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis._busy import counted_kinds, counted_rows, distinct, lane_processes, require_one_rank, require_trace
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
-from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, is_needed_wait
+from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._host_waits import calls_by
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns
@@ -378,7 +378,7 @@ def _explanation(
     trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
 ) -> Explanation:
     whole = concurrency(trace[rows]) if is_part else concurrency(trace, pieces.edges, pieces.steps.steps)
-    used, chain_ns = np.unique(trace.lane[rows]), needed_chain_ns(trace, pieces.edges)
+    used, chain_ns = np.unique(trace.lane[rows]), needed_chain_ns(pieces)
     shares = whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else ""
     result = Explanation(
         findings=(),
@@ -402,17 +402,16 @@ def _explanation(
     elsewhere_ns = [finding.saves_ns for finding in findings if finding.code is Cause.OTHER_STREAM]
     return replace(
         result,
-        findings=tuple(sorted(findings, key=lambda finding: _rank(trace, finding))),
+        findings=tuple(sorted(findings, key=_rank)),
         gain_ns=max([result.gain_ns, *elsewhere_ns]),
     )
 
 
-def _rank(trace: Trace, finding: Finding) -> tuple[bool, float]:
+def _rank(finding: Finding) -> tuple[bool, float]:
     """Return the key to sort findings by: a wait mostly orders data, so that what can be mended without harm goes before it."""
     if finding.code is not Cause.EVENT_WAIT:
         return False, -finding.waited_ns
-    is_needed = is_needed_wait(trace, int(trace.lane[finding.row]), finding.other_row)
-    return is_needed, -finding.waited_ns * WAIT_WEIGHT
+    return bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
 
 
 def _not_offered(
@@ -456,7 +455,7 @@ def _not_offered(
 def _one_piece(trace: Trace, row: int, *, waited_ns: int) -> LatePieces:
     """Return work that was not late."""
     start_ns = int(trace.start_ns[row])
-    figures = (row, -1, -1, start_ns, start_ns, start_ns, waited_ns, SURE.index(Certainty.PROVED))
+    figures = (row, -1, -1, start_ns, start_ns, start_ns, waited_ns, SURE.index(Certainty.PROVED), 0)
     return LatePieces(*(np.array([figure]) for figure in figures))
 
 
@@ -606,7 +605,8 @@ def _finding(
     longest, late = int(members[0]), found.piece[members]
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
-    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and is_needed_wait(trace, int(pieces.lane[piece]), before)
+    are_needed = pieces.are_needed(pieces.lane[late], found.before[members])
+    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and bool(are_needed[0])
     text, fix = finding_texts(
         code,
         trace,
@@ -616,6 +616,7 @@ def _finding(
         call=call,
         waited_ns=int(found.waited_ns[longest]),
         is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
+        is_needed=bool(are_needed[0]),
     )
     return Finding(
         code=code,
@@ -636,6 +637,7 @@ def _finding(
             start_ns=pieces.start_ns[late],
             waited_ns=found.waited_ns[members],
             certainty=found.certainty[members],
+            is_needed=are_needed.astype(np.int64),
         ),
         piece_count=piece_count,
         pair_count=pair_count,

@@ -131,6 +131,7 @@ def finding_texts(
     call: int,
     waited_ns: int,
     is_proved: bool,
+    is_needed: bool,
 ) -> tuple[str, str]:
     """Write what happened, and what to do.
 
@@ -148,6 +149,8 @@ def finding_texts(
         For how long others ran meanwhile, in ns.
     is_proved
         Whether it is proved: of hardware queues, that both came through one; of a late host, that the launching call is known.
+    is_needed
+        Whether its stream is known to use data of that whose work stands in front.
     """
     row = int(pieces.row[piece])
 
@@ -180,7 +183,7 @@ def finding_texts(
         "priority": str(trace.lanes[int(trace.lane[before])].priority),
         "make_fewer": "Make fewer," if is_proved else _ELSE_FEWER,
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
-        "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed_wait(trace, int(trace.lane[row]), before)),
+        "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
         "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
         "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
@@ -188,14 +191,6 @@ def finding_texts(
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])
     return happened, fix
-
-
-def is_needed_wait(trace: Trace, lane: int, awaited: int) -> bool:
-    """Tell whether a stream is known to use data of the work that it waited for, a row or -1."""
-    if awaited < 0:
-        return False
-    pair = trace.lanes[int(trace.lane[awaited])].name, trace.lanes[lane].name
-    return pair in trace.metadata.shared_data
 
 
 def _mend_wait(stream: str, other: str, *, is_needed: bool) -> str:

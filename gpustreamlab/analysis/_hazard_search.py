@@ -137,8 +137,6 @@ FREED_KEPT = 4_096
 """How many freed pieces are kept whose last uses are not ordered yet; the oldest make room, and are counted."""
 PLAIN_ACCESSES = 8
 """How many accesses of one lane alone are kept before it is asked which of them are needed."""
-SHARED_KEPT = 1_000
-"""How many pairs of lanes that share data are kept."""
 ROWS_KEPT = 1_000
 """How many kinds of hazards are told apart; further ones are only counted."""
 
@@ -252,8 +250,6 @@ class HazardSearch:
         self.clocks = LaneClocks(name_lane, card)  # What is ordered before what
         self.found: dict[tuple[HazardKind, LaneClock, LaneClock, str, str], FoundHazard] = {}
         """The hazards: one for each kind, pair of lanes and pair of ranges."""
-        self.shared: set[tuple[LaneClock, LaneClock]] = set()
-        """Lanes of which the second used memory after the first, and one of them wrote: its wait for the first is needed."""
         self._name_place = name_place
         self._clock = clock
         self._freed = _FreedMemory()
@@ -270,7 +266,6 @@ class HazardSearch:
     def clear(self) -> None:
         """Forget what was found and counted. What is kept to find more stays."""
         self.found.clear()
-        self.shared.clear()
         self.access_count = 0
         """Accesses seen."""
         self.piece_count = 0
@@ -379,7 +374,6 @@ class HazardSearch:
             piece.freed, piece.only = [], lane  # new memory, which was this lane's own before
             piece.accesses = [Access(piece, lane, None, work, place, self.step_count, True, False)]  # noqa: FBT003 - see there
             return
-        self._note_shared(lane, (piece, region), is_write=is_write)
         is_met = is_write and bool(piece.freed) and self._is_met(lane, piece.freed, is_write=True)
         if is_write and region is None and not is_met:
             piece.freed = []
@@ -393,17 +387,6 @@ class HazardSearch:
         piece.accesses = kept
         if len(kept) > ACCESSES_KEPT:
             self._make_room(piece)
-
-    def _note_shared(self, lane: LaneClock, touch: Touch, *, is_write: bool) -> None:
-        """Note whose data an access uses, or writes over, ordered or not."""
-        piece, region = touch
-        bounds = piece.whole if region is None else region
-        for access in piece.accesses:
-            other = access.lane
-            if other is lane or not (is_write or access.is_write) or (other, lane) in self.shared:
-                continue
-            if len(self.shared) < SHARED_KEPT and overlap(access.bounds, bounds) is not False:
-                self.shared.add((other, lane))
 
     @staticmethod
     def _is_met(lane: LaneClock, accesses: list[Access], *, is_write: bool) -> bool:

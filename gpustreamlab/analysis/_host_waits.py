@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import interval_sum_ns, is_work, lane_processes, require_trace, union_edges
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
-from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata, display_name
+from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Device, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
 
 LEAST_BLOCKED_SHARE = 0.1
@@ -237,6 +237,43 @@ def pageable_copies(trace: Trace) -> Int64Array:
     blocks = is_into | (is_from & is_held)
     copy_of[call[blocks]] = copy[blocks]
     return copy_of
+
+
+LEAST_RATE_BYTES = 1 << 20
+"""Copies of fewer bytes say little of how fast the link is."""
+
+
+class CopyRates(NamedTuple):
+    """How fast a card copies from and to page-locked memory of the host, in bytes a second; None where that is not known."""
+
+    h2d: float | None
+    d2h: float | None
+
+
+def copy_rates(trace: Trace, device: Device | None = None) -> CopyRates:
+    """Return how fast a card copies, as it says itself; else the fastest copy of the trace, which is a little less.
+
+    Parameters
+    ----------
+    trace
+        Its copies count where their details tell page-locked from pageable memory.
+    device
+        Which of its devices; None for the one that did most.
+    """
+    card = trace.metadata.device if device is None else device
+    if card.h2d_bytes_per_s is not None and card.d2h_bytes_per_s is not None:
+        return CopyRates(card.h2d_bytes_per_s, card.d2h_bytes_per_s)
+    none = np.zeros(len(trace), np.int64)
+    size_bytes, detail = trace.extra.get("size_bytes", none), trace.extra.get("detail", none - 1)
+    of_card = np.array([lane.device == card.ordinal for lane in trace.lanes], bool)[trace.lane]
+    is_slow = np.array([*("pageable" in text.full_name for text in trace.details), True])[detail]
+    is_copy = of_card & ~is_slow & (trace.kind == SPAN_KINDS.index(SpanKind.COPY)) & (size_bytes >= LEAST_RATE_BYTES)
+
+    def fastest(direction: str) -> float | None:
+        rows = np.flatnonzero(is_copy & np.array([direction in name for name in trace.names], bool)[trace.name])
+        return float((size_bytes[rows] / np.maximum(trace.duration_ns[rows], 1)).max() * 1e9) if len(rows) else None
+
+    return CopyRates(card.h2d_bytes_per_s or fastest("HtoD"), card.d2h_bytes_per_s or fastest("DtoH"))
 
 
 def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:

@@ -18,8 +18,9 @@ from gpustreamlab.analysis._busy import (
     rows_by_group,
     union_edges,
 )
+from gpustreamlab.analysis._needs import NEEDS, DataEdges, data_edges, shared_lanes, wait_needs
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, MarkerKind
+from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, MarkerKind, Need
 
 CLOSE_NS = 4_000
 """Work of one stream that follows within this time is one piece: a card starts the next kernel of a stream 1 to 2 us after the
@@ -133,6 +134,22 @@ class Pieces:
     """When how many streams were busy."""
 
     @cached_property
+    def data(self) -> DataEdges:
+        """What data order between streams, as far as the trace says what work read and wrote."""
+        return data_edges(self.trace)
+
+    @cached_property
+    def shared(self) -> frozenset[tuple[int, int]]:
+        """Streams of which the second uses data of the first, or writes what that uses: its waits for the first are needed."""
+        return shared_lanes(self.data, self.trace)
+
+    def are_needed(self, lane: Int64Array, awaited: Int64Array) -> BoolArray:
+        """Tell which streams are known to use data of those whose work they waited for, given by rows or -1; shape (n,)."""
+        pairs = zip(self.trace.lane[awaited].tolist(), lane.tolist(), strict=True)
+        found: BoolArray = (awaited >= 0) & np.array([pair in self.shared for pair in pairs], bool)
+        return found
+
+    @cached_property
     def counted(self) -> BoolArray:
         """Which rows of the trace count as busy time, whether they were looked at or not; shape (n_spans,), bool."""
         return counted_rows(self.trace)
@@ -204,6 +221,8 @@ class LatePieces(NamedTuple):
     """For how long others ran meanwhile, in ns."""
     certainty: Int64Array
     """Code of the `Certainty`, by its order."""
+    is_needed: Int64Array
+    """1 where its stream is known to use data of that whose work stood in front, else 0."""
 
 
 NO_PIECES = LatePieces(*[np.empty(0, np.int64)] * len(LatePieces._fields))
@@ -328,27 +347,17 @@ def ordered_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
     return map_threaded(ordered, [part for part in parts if len(part)], row_count=len(trace))
 
 
-def needed_chain_ns(trace: Trace, edges: list[Int64Array]) -> int:
+def needed_chain_ns(pieces: Pieces) -> int:
     """Return how long the longest chain of work is that cannot run at once, in ns; 0 where no wait is known to be needed.
 
-    A stream keeps the order of its own work, and waits for a stream whose data it uses, see `TraceMetadata.shared_data`.
-
-    Parameters
-    ----------
-    trace
-        Where waits and what is shared are from.
-    edges
-        When each lane became busy and idle, as `busy_edges` returns it.
+    A stream keeps the order of its own work, and waits for a stream where data need that, see `wait_needs`.
     """
-    waits = trace.edges.select(EdgeKind.WAIT)
-    shared = set(trace.metadata.shared_data)
-    names = [lane.name for lane in trace.lanes]
-    pairs = zip(trace.lane[waits.source].tolist(), trace.lane[waits.target].tolist(), strict=True)
-    needed = np.flatnonzero([(names[source], names[target]) in shared for source, target in pairs])
+    trace, edges = pieces.trace, pieces.edges
+    needed = np.flatnonzero(wait_needs(trace, pieces.data) == NEEDS.index(Need.NEEDED))
     if not len(needed):
         return 0
-    needed = needed[np.argsort(trace.start_ns[waits.target[needed]], kind="stable")]
-    source, target = waits.source[needed], waits.target[needed]
+    needed = needed[np.argsort(trace.start_ns[trace.edges.target[needed]], kind="stable")]
+    source, target = trace.edges.source[needed], trace.edges.target[needed]
     ahead_ns = np.zeros(len(needed), np.int64)
     for lane, own in enumerate(edges):
         for rows, times_ns, sign in ((source, trace.end_ns, 1), (target, trace.start_ns, -1)):

@@ -134,12 +134,20 @@ def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any
 
 def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int) -> dict[str, Any]:
     trace = part.trace
-    row, other, call, since_ns, _, start_ns, waited_ns, certainty = (int(column[place]) for column in finding.pieces)
+    row, other, call, since_ns, _, start_ns, waited_ns, certainty, is_needed = (int(column[place]) for column in finding.pieces)
     text, fix = finding.text, finding.fix
     if place:
         sure, late = tuple(Certainty)[certainty] is Certainty.PROVED, finding.pieces
         text, fix = finding_texts(
-            finding.code, trace, late, piece=place, before=other, call=call, waited_ns=waited_ns, is_proved=sure
+            finding.code,
+            trace,
+            late,
+            piece=place,
+            before=other,
+            call=call,
+            waited_ns=waited_ns,
+            is_proved=sure,
+            is_needed=bool(is_needed),
         )
     told = (("late", row), ("other", other), ("call", call))
     spans = {name: drawn.span(int(part.rows[at])) for name, at in told if at >= 0}

@@ -202,14 +202,6 @@ class AccessWatch:
         with self.lock:
             return next((row.host_ns for row in reversed(self._search.found.values())), -1)
 
-    def shared_data(self, *, of_node: bool = False) -> tuple[tuple[str, str], ...]:
-        """Return the pairs of streams that share data; see `TraceMetadata.shared_data`."""
-        with self.lock:
-            watches = [*self._cards.values()] if of_node else [self]
-            shared = [pair for one in watches for pair in one._search.shared]
-            pairs = {(self._name_lane(first), self._name_lane(second)) for first, second in shared}
-        return tuple(sorted(pairs))
-
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let work in a ``with`` block be as if it had not been: whoever opens it waits for the device at both ends."""

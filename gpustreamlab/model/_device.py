@@ -51,6 +51,12 @@ class Device(Told):
     """Major and minor number; (0, 0) where there is none."""
     memory_bytes: Count = 0
     """Device memory in bytes; 0 where unknown."""
+    memory_bytes_per_s: Count | None = None
+    """What all SMs together may draw from its memory, in bytes a second; None where unknown."""
+    h2d_bytes_per_s: Count | None = None
+    """How fast it copies from page-locked memory of the host, in bytes a second; None where unknown, see `copy_rates`."""
+    d2h_bytes_per_s: Count | None = None
+    """How fast it copies into page-locked memory of the host, in bytes a second; None where unknown, see `copy_rates`."""
     driver_version: str = ""
     """The CUDA version that the driver supports, for example ``"13.0"``; the one modelled for a simulated device."""
     simulated: bool = False
@@ -385,9 +391,6 @@ class TraceMetadata(Told):
     """Sentences on what another tool's file lacks, and answers therefore too, with what to type."""
     waits_told: bool = True
     """Whether waits of streams for events are in the trace; False where another tool's file lacks some."""
-    shared_data: tuple[tuple[str, str], ...] = ()
-    """Streams of which the second used an array after the first, and one of them wrote it: its waits for the first are needed.
-    As far as accesses were watched, see `gpustreamlab.Session.hazards`: other streams may share data too."""
     part_of_spans: Count = 0
     """Number of spans of the trace of which this is a part; 0 where it is whole. What was dropped, the errors, and
     `capture_windows` are those of the whole trace."""

@@ -432,15 +432,19 @@ class CudaBackend:
     def _describe_device(self) -> Device:
         facts = self.xp.cuda.runtime.getDeviceProperties(self._ordinal)
         major, minor = self._read_driver_version()
+        attributes = self.xp.cuda.Device(self._ordinal).attributes
+        # Two transfers a clock, in kHz, of so many bits. Source: CUDA runtime API, cudaDevAttrMemoryClockRate.
+        memory_rate = 2_000 * attributes.get("MemoryClockRate", 0) * attributes.get("GlobalMemoryBusWidth", 0) // 8
         return Device(
             name=facts["name"].decode(),
             ordinal=self._ordinal,
             sm_count=facts["multiProcessorCount"],
             compute_capability=(facts["major"], facts["minor"]),
             memory_bytes=facts["totalGlobalMem"],
+            memory_bytes_per_s=memory_rate or None,
             driver_version=f"{major}.{minor}",
             sm_limits=SMLimits(
-                blocks=self.xp.cuda.Device(self._ordinal).attributes["MaxBlocksPerMultiprocessor"],
+                blocks=attributes["MaxBlocksPerMultiprocessor"],
                 threads=facts["maxThreadsPerMultiProcessor"],
                 registers=facts["regsPerMultiprocessor"],
                 shared_bytes=facts["sharedMemPerMultiprocessor"],

@@ -31,7 +31,7 @@ from gpustreamlab.backends.sim._cost import (
     plan_streaming,
     rule_of,
 )
-from gpustreamlab.backends.sim._memory import is_pinned
+from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
 from gpustreamlab.backends.sim._stream import NodeWork
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
@@ -308,7 +308,7 @@ class ArrayModule:
         if values.size:
             work = self._note("get", [values], [target], again=lambda: np.copyto(target, values))
             if not values.flags.c_contiguous:
-                self._launch(RULES["copy"], Call("copy", [values], [values]), reads=(), writes=())
+                self._gather(values, reads=[values], writes=())
             self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target), work=work)
         np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
@@ -336,7 +336,7 @@ class ArrayModule:
             work = self._note("set", [source], [values], again=lambda: np.copyto(values, source))
             self._copy(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source), work=work)
             if not values.flags.c_contiguous:
-                self._launch(RULES["copy"], Call("copy", [values], [values]), reads=(), writes=())
+                self._gather(values, reads=(), writes=[values])
         np.copyto(values, source)
 
     # Inside
@@ -376,8 +376,15 @@ class ArrayModule:
             work = self._note(call.name, reads, call.outputs if writes is None else writes, some, again)
         backend.launch_kernel(backend.selected_stream, spec, work)
         if rule.needs_host:
-            self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True)
+            flag = NodeWork("flag", None, (), [create_pinned(_FLAG_BYTES, np.uint8)], None)
+            self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True, work=flag)
             backend.selected_stream.synchronize()
+
+    def _gather(self, values: NDArray[Any], *, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]]) -> None:
+        """Launch the kernel that a copy of an array with gaps needs beside it: who watches was told of both by the copy."""
+        spec = RULES["copy"].kernel(self._backend.preset, Call("copy", [values], [values]))
+        work = None if self._capture is not None else NodeWork("copy", None, reads, writes, None)
+        self._backend.launch_kernel(self._backend.selected_stream, spec, work)
 
     @property
     def _capture(self) -> SimCapture | None:

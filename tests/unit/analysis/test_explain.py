@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import _pieces
-from gpustreamlab.model import Marker, Partition, WorkDetail
+from gpustreamlab.analysis import _pieces, data_edges, shared_lanes
+from gpustreamlab.model import Accesses, Marker, Partition, WorkDetail
 from gpustreamlab.typing import Cause, Certainty
 from gpustreamlab.workloads import spin
 from tests.helpers.planted import (
@@ -82,9 +82,14 @@ def explained_session(program):
         return lab.explain()
 
 
+def shared(trace):
+    """Return the streams of which the second uses data of the first."""
+    names = [lane.name for lane in trace.lanes]
+    return {(names[first], names[second]) for first, second in shared_lanes(data_edges(trace), trace)}
+
+
 def test_the_host_comes_before_waits_that_order_data_and_these_are_never_advised_away():
     found = explained_session(lambda lab: pipeline(lab, blocking=True))
-    assert found.metadata.shared_data == (("compute", "d2h"), ("h2d", "compute"))
     assert [one.code for one in found.findings] == [Cause.HOST_SYNC_STREAM, Cause.EVENT_WAIT, Cause.EVENT_WAIT]
     mended = explained_session(lambda lab: pipeline(lab, blocking=False))
     waits = [one for one in (*found.findings, *mended.findings) if one.code is Cause.EVENT_WAIT]
@@ -108,14 +113,14 @@ def test_what_is_to_be_gained_is_told_with_needed_waits_kept():
         lab.capture("kernels", host=True)
         pipeline(lab, blocking=False)
         trace = lab.trace
-    unknown = replace(trace, metadata=replace(trace.metadata, shared_data=())).explain()
+    assert shared(trace) == {("compute", "d2h"), ("h2d", "compute")}
+    unknown = replace(trace, accesses=Accesses()).explain()
     assert unknown.gain_ns > 0
     assert unknown.findings[0].saves_ns > 0
 
 
 def test_where_nobody_knows_whether_a_wait_is_needed_that_is_to_be_found_out_first():
     found = record(PLANTED[Cause.EVENT_WAIT][0]).explain("a", "b")
-    assert found.metadata.shared_data == ()
     assert found.findings[0].fix.startswith("First find out whether 'b' needs that result")
 
 
@@ -128,7 +133,10 @@ def test_streams_that_use_parts_of_an_array_that_do_not_meet_share_no_data():
                 part.fill(1)
         lab.synchronize()
 
-    assert explained_session(halves).metadata.shared_data == ()
+    with gsl.Session("sim") as lab:
+        lab.capture("kernels")
+        halves(lab)
+        assert (len(lab.trace.accesses), shared(lab.trace)) == (2, set())
 
 
 def test_a_finding_has_its_records_and_figures():

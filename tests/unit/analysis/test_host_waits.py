@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from gpustreamlab.analysis import host_waits, summary_text
+import gpustreamlab as gsl
+from gpustreamlab.analysis import copy_rates, host_waits, summary_text
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import EdgeKind
+from gpustreamlab.workloads import spin
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import empty_trace, make_kernel_trace, pipeline_trace
 
@@ -188,3 +193,51 @@ def test_a_copy_that_started_at_once_is_what_its_call_waited_for():
 def test_calls_that_waited_for_no_time_are_printed(call):
     spans = [("a", "k", 0, 100), (MAIN, "cudaStreamSynchronize", *call, CALL)]
     assert "no call of the host waited for the device" in str(host_waits(make_kernel_trace(spans, windows=((0, 150),))))
+
+
+def copies(lab):
+    device = lab.xp.empty(1 << 20, np.float32)
+    with lab.on("copy"):
+        device.set(lab.memory.pinned_empty(1 << 20, np.float32))
+        device.set(np.ones(1 << 20, np.float32))
+    lab.synchronize()
+
+
+def test_rates_of_copies_are_the_cards_or_those_of_the_fastest_large_copy_from_page_locked_memory():
+    with gsl.Session("sim") as lab:
+        lab.capture("kernels")
+        lab.stream("copy")
+        copies(lab)
+        trace = lab.trace
+    assert copy_rates(trace) == (55e9, 55e9)
+    untold = replace(trace.metadata.device, h2d_bytes_per_s=None, d2h_bytes_per_s=None)
+    rates = copy_rates(replace(trace, metadata=replace(trace.metadata, device=untold)))
+    assert rates.h2d == pytest.approx(55e9, rel=0.05)
+    assert rates.h2d < 55e9
+    assert rates.d2h is None
+
+
+def test_what_a_call_waited_for_is_what_its_edges_say():
+    with gsl.Session("sim") as lab:
+        lab.capture("kernels", host=True)
+        first, second = lab.stream("first"), lab.stream("second")
+        spin(lab, 1_000_000, stream=first)
+        early = first.record()
+        spin(lab, 1_000_000, stream=first)
+        spin(lab, 2_000_000, stream=second)
+        early.synchronize()
+        second.synchronize()
+        lab.synchronize()
+        trace = lab.trace
+    result = host_waits(trace)
+    calls = [trace.names[name] for name in result.name.tolist()]
+    assert calls == ["cudaEventSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize"]
+    awaited = [
+        (trace.lanes[trace.lane[row]].name, int(trace.duration_ns[row])) if row >= 0 else None for row in result.waited_for
+    ]
+    assert awaited == [("first", 1_000_000), ("second", 2_000_000), None]
+    assert "most probably" not in str(result)
+    # AND a synchronization of the device names the last work of each stream, whether it had ended or not
+    syncs = trace.edges.select("sync")
+    of_device = syncs.source[syncs.target == result.row[2]]
+    assert sorted(trace.lanes[lane].name for lane in trace.lane[of_device]) == ["first", "second"]
