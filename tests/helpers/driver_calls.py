@@ -7,11 +7,12 @@ import itertools
 import numpy as np
 
 from gpustreamlab.backends.cuda.cupti._accesses import KNOWN, LEARNED, UNKNOWN, AccessReader
-from gpustreamlab.backends.cuda.cupti._arguments import SHAPES, CallFlag, Role
+from gpustreamlab.backends.cuda.cupti._arguments import SHAPES, CallFlag, Role, shape_of
 from gpustreamlab.backends.cuda.cupti._buffers import CALL
 
-NUMBERS = {name: number for number, name in enumerate(SHAPES, start=100)}
-ROLES = {NUMBERS[name]: shape for name, shape in SHAPES.items()}
+NAMES = (*SHAPES, "cuGraphExecKernelNodeSetParams_v2", "cuMemcpyBatchAsync")
+NUMBERS = {name: number for number, name in enumerate(NAMES, start=100)}
+ROLES = {number: shape_of(name) for name, number in NUMBERS.items()}
 CERTAINTIES = {KNOWN: "known", LEARNED: "learned", UNKNOWN: "unknown"}
 
 

@@ -155,3 +155,18 @@ def test_a_pool_that_goes_whole_behind_its_parts_is_let_go_of(program):
     program.free(B)
     program.allocate(B, 2 * SIZE)
     assert program.found() is not None
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_graph_that_was_captured_conflicts_as_its_work_does(program, is_awaited):
+    program.call("cuStreamBeginCapture_v2", stream=LEFT)
+    program.read_into(9, A, B, LEFT)
+    program.call("cuStreamEndCapture", stream=LEFT, target=500)
+    program.call("cuGraphInstantiateWithFlags", target=600, size=500)
+    program.read_into(10, B, C, RIGHT)  # nothing was enqueued so far
+    program.wait(LEFT, RIGHT)
+    program.call("cuGraphLaunch", stream=LEFT, target=600)
+    if is_awaited:
+        program.wait(RIGHT, LEFT)
+    program.read_into(10, B, C, RIGHT)
+    assert program.found() == ([] if is_awaited else [("read-after-write", "left", "graph", "kernel 10")])

@@ -194,3 +194,40 @@ def _random_calls(seed):
 def _renumbered(rows):
     numbers = {}
     return [(row[0], numbers.setdefault(row[1], len(numbers)), *row[2:]) for row in rows]
+
+
+def test_a_graph_that_was_captured_does_at_each_launch_what_its_nodes_do(made):
+    made.call("cuStreamBeginCapture_v2", stream=16)
+    made.launch(9, A, stream=16)
+    made.launch(9, A, stream=16)
+    made.copy(B, A + 8, 16, stream=16)
+    made.call("cuStreamEndCapture", stream=16, target=500)
+    made.call("cuGraphInstantiateWithFlags", target=600, size=500)
+    launches = [made.call("cuGraphLaunch", stream=32, target=600) for _ in range(2)]
+    made.call("cuGraphExecKernelNodeSetParams_v2", target=600)
+    made.call("cuGraphLaunch", stream=32, target=600)
+
+    columns = made.reader.read(*made.take(), ROLES)
+
+    assert columns["correlationId"].tolist() == [number for number in launches for _ in range(4)]
+    assert (columns["flags"] >> 8).tolist() == [1, 2, 3, 3] * 2, "the place of each node, from 1"
+    assert (columns["flags"] & 1).tolist() == [1, 1, 1, 0] * 2
+
+
+@pytest.mark.parametrize("inside", ["cuGraphLaunch", "cuMemcpy3DAsync_v2"])
+def test_a_graph_with_a_graph_inside_is_not_known(made, inside):
+    made.call("cuStreamBeginCapture_v2", stream=16)
+    made.launch(9, A, stream=16)
+    made.call(inside, stream=16, target=700, words=[0, 0] if "Memcpy" in inside else [])
+    made.call("cuStreamEndCapture", stream=16, target=500)
+    made.call("cuGraphInstantiateWithFlags", target=600, size=500)
+    made.call("cuGraphLaunch", stream=32, target=600)
+    rows = made.read()
+    assert len(rows) == (0 if inside == "cuGraphLaunch" else 1)
+
+
+def test_memory_of_a_pool_that_nobody_tells_of_is_not_known_to_be_shared(made):
+    made.allocate(C, 2 << 20)
+    made.reader.has_unseen_pool = True
+    made.launch(9, A, C + 512)
+    assert [row[2:] for row in made.read()] == [(0, SIZE, "r", "learned"), (512, 2 << 20, "w", "unknown")]

@@ -21,6 +21,7 @@ from gpustreamlab.backends._activity import (
     CERTAINTY_SHIFT,
     IS_HOST,
     IS_WRITE,
+    NODE_SHIFT,
     Step,
     StepKind,
     StepTouch,
@@ -38,6 +39,8 @@ KNOWN, LEARNED, UNKNOWN = (
 )
 ACCESS_FIELDS = (FIELD, "buffer", "begin", "end", "flags")
 """The columns of an access, as those of a record; all are int64."""
+KEPT_GRAPHS = 1_024
+"""Graphs whose nodes are remembered; the newest count."""
 KEPT_FUNCTIONS = 65_536
 """Functions whose outputs are remembered; then all is learned anew."""
 _FAILED, _OPAQUE, _NON_BLOCKING, _OF_THREAD = map(
@@ -47,6 +50,7 @@ _LEGACY, _PER_THREAD = 1, 2
 """Handles of default streams."""
 _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
+_SEGMENT = (1 << 21) - 1
 _GRAIN_BITS = 8
 _NEIGHBOURHOOD = 1 << 30
 _WRITTEN = -1
@@ -141,6 +145,36 @@ class _Function:
         self.outputs: set[int] = set()  # Places among its arguments that were given memory that nobody had written
 
 
+class _Graph:
+    """Work that was captured, in its order."""
+
+    def __init__(self) -> None:
+        self.nodes: list[list[_Touch]] = []
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.is_known = True  # Whether it is known of each node what it accesses
+        self.is_whole = True  # Whether it is known which nodes there are
+
+    def add(self, touches: list[_Touch], rows: list[tuple[int, int, int, int]], *, is_node: bool) -> None:
+        """Take the next node: numbers of nodes ascend in the order of capture."""
+        self.is_whole &= is_node  # a graph within a graph, or a batch of copies
+        self.nodes.append(touches)
+        node = len(self.nodes) << NODE_SHIFT
+        self.rows += [(buffer, begin, end, flags | node) for buffer, begin, end, flags in rows]
+        self.is_known &= bool(rows)
+
+    @cached_property
+    def table(self) -> Int64Array:
+        """What its nodes access, without the call; shape (4, n)."""
+        return np.array(self.rows, np.int64).reshape(-1, 4).T
+
+    @cached_property
+    def touches(self) -> list[_Touch]:
+        """What it does to memory, each once; what is written counts as written alone."""
+        found = {(one.block.number, one.begin, one.end): one for node in self.nodes for one in node}
+        found |= {(one.block.number, one.begin, one.end): one for node in self.nodes for one in node if one.is_write}
+        return [*found.values()]
+
+
 class _Batch:
     """Calls that are read together, and the words that they bring."""
 
@@ -184,6 +218,10 @@ class _Batch:
         return hash_rows((*(self.calls[name] for name in ("cbid", "flags", "stream", "object", "size")), own))
 
 
+def _rows_of(flat: list[int]) -> Int64Array:
+    return np.array(flat, np.int64).reshape(-1, len(ACCESS_FIELDS)).T
+
+
 _FUNCTIONS = 1 << 16
 _LONG = 32
 """Calls that are worth looking at together."""
@@ -206,6 +244,8 @@ class AccessReader:
         )
         self._tell_memory = tell_memory
         self._is_followed = False
+        self.has_unseen_pool = False
+        """Whether a library gives out memory, in pieces of 2 MiB of which nobody tells what it gave out."""
         self.steps: list[Step] = []
         """What calls say of order and memory; who reads it takes it out."""
         self.begin()
@@ -219,6 +259,9 @@ class AccessReader:
         self._nowhere: set[int] = set()  # Where no memory was found, since any was made
         self._capturing: dict[int, int] = {}  # By stream the stream whose capture it is in
         self._captured_events: dict[int, int] = {}
+        self._captured: dict[int, _Graph] = {}  # By stream that began a capture
+        self._graphs: dict[int, _Graph] = {}
+        self._executables: dict[int, _Graph] = {}
         self._opaque_count = 0
         self._last: tuple[Any, ...] = ()
         self._last_rows: list[tuple[int, int, int, int]] = []
@@ -249,11 +292,11 @@ class AccessReader:
     def _breaks(self, batch: _Batch) -> BoolArray:
         """Tell at which calls memory changes, or the order of work where that is followed: those are looked at one by one."""
         role = batch.role
-        is_capture = (role == Role.BEGIN_CAPTURE) | (role == Role.END_CAPTURE)
-        is_break: BoolArray = (role >= Role.UNKNOWN_WORK) & ((role < Role.RECORD) | (role >= Role.LOAD)) | is_capture
-        if self._is_followed or self._capturing or is_capture.any():
-            is_break |= role >= Role.UNKNOWN_WORK
+        if self._capturing or (role == Role.BEGIN_CAPTURE).any():
+            return np.ones(len(role), bool)  # each launch is a node of its own
+        is_break: BoolArray = (role >= Role.UNKNOWN_WORK) & ((role < Role.RECORD) | (role >= Role.LOAD))
         if self._is_followed:
+            is_break |= role >= Role.UNKNOWN_WORK
             stream = batch.calls["stream"]
             is_break[1:] |= stream[1:] != stream[:-1]
         if self._changes and len(role):
@@ -265,16 +308,31 @@ class AccessReader:
     def _read_each(self, batch: _Batch, begin: int, end: int) -> Int64Array:
         """Read calls one by one."""
         rows: list[int] = []
+        parts: list[Int64Array] = []
         for role, shape, call, own in batch.calls_between(begin, end):
             if self._changes and self._changes[0].wall_ns <= call[0]:
                 self._apply_changes(call[0])
-            if role <= Role.UNKNOWN_WORK:
+            if role is Role.UNKNOWN_WORK and (graph := self._executables.get(call[8])) is not None:
+                self._tell_graph(call, graph)
+                number = np.full((1, graph.table.shape[1]), call[3])
+                parts += (_rows_of(rows), np.concatenate((number, graph.table)))
+                rows = []
+            elif role <= Role.UNKNOWN_WORK:
                 for row in self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream):
                     rows += (call[3], *row)
             else:
                 self._last = ()
                 self._change(role, call)
-        return np.array(rows, np.int64).reshape(-1, len(ACCESS_FIELDS)).T
+        return np.concatenate((*parts, _rows_of(rows)), axis=1)
+
+    def _tell_graph(self, call: tuple[int, ...], graph: _Graph) -> None:
+        """Take a launch of a graph that was captured: it does what its nodes do."""
+        self._last = ()
+        self._opaque_count += not graph.is_known
+        for one in graph.touches:
+            one.block.born = _WRITTEN
+        if self._is_followed and call[7] not in self._capturing:
+            self._tell_work(call, "graph", graph.touches, is_known=False)
 
     def _read_alike(self, batch: _Batch, begin: int, end: int) -> Int64Array:
         """Read calls between which nothing changes: of those that are alike the first one stands for all."""
@@ -301,8 +359,6 @@ class AccessReader:
         key = (role, stream, target, size, flags, own)
         if key == self._last:  # the same again, and nothing since
             return self._last_rows
-        if self._capturing and stream in self._capturing:
-            return []
         if role is Role.LAUNCH:
             name, touches, certainty = self._launch(target, own, flags)
         elif role is Role.UNKNOWN_WORK:
@@ -324,8 +380,13 @@ class AccessReader:
         ]
         if certainty == UNKNOWN and touches:
             rows = [(row[0], row[1], row[2], row[3] | IS_WRITE) for row in rows]
+        elif self.has_unseen_pool and role is Role.LAUNCH:  # several arrays may be in it
+            rows = [(*row[:3], row[3] if row[2] & _SEGMENT else row[3] & ~LEARNED | UNKNOWN) for row in rows]
         if flags & _OPAQUE and rows:
             rows.append((_ANY, 0, 0, IS_WRITE | UNKNOWN))
+        if self._capturing and stream in self._capturing:
+            self._captured[self._capturing[stream]].add(touches, rows, is_node=role is not Role.UNKNOWN_WORK)
+            return []
         if self._is_followed and touches:
             self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH)
             if is_awaited:
@@ -428,6 +489,11 @@ class AccessReader:
             self._free(role, call)
         elif role is Role.LOAD:
             self._functions.clear()
+        elif role is Role.INSTANTIATE:
+            self._keep_graph(self._executables, target, self._graphs.get(call[9]))
+        elif role is Role.CHANGE_GRAPH:
+            if self._executables.pop(target, None) is None:  # a graph, or a node of one
+                self._graphs.clear()
         elif not self._capture(role, stream, target) and self._is_followed and role in _STEPS:
             self.steps.append(self._step(_STEPS[role], call)._replace(event=target))
 
@@ -435,8 +501,10 @@ class AccessReader:
         """Follow which streams are being captured into a graph; tell whether a call was part of that."""
         if role is Role.BEGIN_CAPTURE:
             self._capturing[stream] = stream
+            self._captured[stream] = _Graph()
         elif role is Role.END_CAPTURE:
             self._capturing = {one: origin for one, origin in self._capturing.items() if origin != stream}
+            self._keep_graph(self._graphs, event, self._captured.pop(stream, None))
         elif role is Role.RECORD:
             self._captured_events.pop(event, None)
             if stream in self._capturing:
@@ -450,6 +518,14 @@ class AccessReader:
         elif role is Role.CLOSE_STREAM:
             self._capturing.pop(stream, None)
         return False
+
+    @staticmethod
+    def _keep_graph(graphs: dict[int, _Graph], handle: int, graph: _Graph | None) -> None:
+        graphs.pop(handle, None)
+        if graph is not None and graph.is_whole and handle:
+            graphs[handle] = graph
+        while len(graphs) > KEPT_GRAPHS:
+            del graphs[next(iter(graphs))]
 
     def _allocate(self, role: Role, call: tuple[int, ...]) -> None:
         start, size = call[8], call[9]

@@ -33,6 +33,8 @@ class Kind(IntEnum):
     """Functions may go, and others come in their place."""
     DESTROY = 12
     """A stream goes."""
+    NAMED = 13
+    """The object is where the handle of something new is put."""
 
 
 class CallFlag(IntFlag):
@@ -80,6 +82,10 @@ class Role(IntEnum):
     """Memory goes back in the order of a stream."""
     ALLOCATE_ASYNC = 18
     """Memory of the device, in the order of a stream."""
+    INSTANTIATE = 19
+    """A graph is made into one that can be launched."""
+    CHANGE_GRAPH = 20
+    """A graph is not any more what was captured."""
 
 
 class Shape(NamedTuple):
@@ -146,7 +152,11 @@ SHAPES: dict[str, Shape] = {
     "cuStreamDestroy_v2": Shape(Role.CLOSE_STREAM, Kind.DESTROY, 1),
     "cuStreamBeginCapture_v2": Shape(Role.BEGIN_CAPTURE, Kind.PLAIN, 1),
     "cuStreamBeginCaptureToGraph": Shape(Role.BEGIN_CAPTURE, Kind.PLAIN, 1),
-    "cuStreamEndCapture": Shape(Role.END_CAPTURE, Kind.PLAIN, 1),
+    "cuStreamEndCapture": Shape(Role.END_CAPTURE, Kind.NAMED, 1, 2),
+    **dict.fromkeys(
+        ("cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams"),
+        Shape(Role.INSTANTIATE, Kind.NAMED, 0, 1, 2),
+    ),
     **dict.fromkeys(
         ("cuModuleUnload", "cuLibraryUnload", "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2", "cuGreenCtxDestroy"),
         Shape(Role.LOAD, Kind.UNLOAD),
@@ -158,6 +168,9 @@ Batches of copies, launches on several devices at once and those of CUDA 1 are f
 """
 
 _PER_THREAD = re.compile(r"_pt[sd][sz]$")
+_CHANGES_GRAPH = re.compile(
+    r"cuGraph(Exec\w*(SetParams|Update|Destroy)|Exec\w*SetParams|Destroy|Add\w+|\w*NodeSetParams)(_v\d)?"
+)
 _WORK = re.compile(r"cu(Launch\w*|GraphLaunch|Memcpy\w*|Memset\w*)")
 
 
@@ -172,6 +185,8 @@ def shape_of(name: str) -> Shape | None:
     bare = _PER_THREAD.sub("", name)
     if bare in SHAPES:
         return SHAPES[bare]
+    if _CHANGES_GRAPH.fullmatch(bare):
+        return Shape(Role.CHANGE_GRAPH, Kind.PLAIN, 0, 1)
     return Shape(Role.UNKNOWN_WORK) if _WORK.fullmatch(bare) and bare != "cuLaunchHostFunc" else None
 
 

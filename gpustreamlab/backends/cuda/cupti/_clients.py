@@ -230,6 +230,7 @@ class Sharing:
     def _take_blocks(self, reader: AccessReader) -> None:
         if any(source.tells_steps for source in self.sharers) and (there := self.torch_blocks.begin()) is not None:
             reader.seed(there)
+        reader.has_unseen_pool = self.torch_blocks.is_unseen
         changes = self.torch_blocks.take()
         for source in self.sharers:
             changes += source.take_blocks()

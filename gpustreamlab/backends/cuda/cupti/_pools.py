@@ -27,13 +27,19 @@ class TorchBlocks:
         self._is_theirs = False
         self._newest_us = 0
 
+    @property
+    def is_unseen(self) -> bool:
+        """Whether torch uses a GPU and is not followed."""
+        torch = sys.modules.get("torch")
+        return self._torch is None and torch is not None and _is_using_gpu(torch)
+
     def begin(self) -> list[BlockChange] | None:
         """Follow from now on if torch is there; return the blocks that there are, or None where nothing began just now."""
         torch = sys.modules.get("torch")
         if self._torch is not None or torch is None:
             return None
         try:
-            if not torch.cuda.is_initialized():
+            if not _is_using_gpu(torch):
                 return None
             self._is_theirs = bool(torch._C._cuda_isHistoryEnabled())  # noqa: SLF001 - there is no public question
             self._torch = torch
@@ -96,3 +102,10 @@ class TorchBlocks:
                     found.append(BlockChange(0, block.get("address", address), block["size"], segment["stream"]))
                 address += block["size"]
         return found
+
+
+def _is_using_gpu(torch: Any) -> bool:
+    try:
+        return bool(torch.cuda.is_initialized())
+    except AttributeError:  # it is being imported
+        return False

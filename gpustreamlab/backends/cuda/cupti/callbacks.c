@@ -170,7 +170,7 @@ static _Atomic uint64_t call_head, call_tail, calls_lost;
 /* What of a call's parameters is noted. Python tells it by the functions' numbers (_arguments.py): kind, and where in words of 8
  * bytes, counted from 1, the stream, the object, the size and one more stand; 0 for nowhere. `scale` is bytes of an element.
  */
-enum kind { PLAIN, MADE, PLACED, PITCHED, ASKED, LAUNCH, LAUNCH_EX, COPY, COPY_2D, COPY_3D, FILL_2D, UNLOAD, DESTROY };
+enum kind { PLAIN, MADE, PLACED, PITCHED, ASKED, LAUNCH, LAUNCH_EX, COPY, COPY_2D, COPY_3D, FILL_2D, UNLOAD, DESTROY, NAMED };
 
 struct shape {
     uint8_t kind, stream, object, size, other, scale, per_thread, unused;
@@ -492,6 +492,9 @@ static void read_call(struct call *call, struct shape shape, const void *paramet
     case MADE:
         call->object = call->object ? *(const uint64_t *)(uintptr_t)call->object : 0;
         hold(call->object, call->size);
+        break;
+    case NAMED:
+        call->object = call->object ? *(const uint64_t *)(uintptr_t)call->object : 0;
         break;
     case PLACED:
         hold(call->object, call->size);
