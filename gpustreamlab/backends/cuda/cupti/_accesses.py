@@ -369,21 +369,7 @@ class AccessReader:
             touches = [*self._exact(target, size, is_write=True)]
             if role is Role.COPY:
                 touches += self._exact(own[0], own[1], is_write=False)
-        rows = [
-            (
-                one.block.number,
-                one.begin - one.block.start,
-                one.end - one.block.start,
-                (IS_WRITE if one.is_write else 0) | one.block.flags | certainty,
-            )
-            for one in touches
-        ]
-        if certainty == UNKNOWN and touches:
-            rows = [(row[0], row[1], row[2], row[3] | IS_WRITE) for row in rows]
-        elif self.has_unseen_pool and role is Role.LAUNCH:  # several arrays may be in it
-            rows = [(*row[:3], row[3] if row[2] & _SEGMENT else row[3] & ~LEARNED | UNKNOWN) for row in rows]
-        if flags & _OPAQUE and rows:
-            rows.append((_ANY, 0, 0, IS_WRITE | UNKNOWN))
+        rows = self._rows(touches, role, certainty, is_cut=bool(flags & _OPAQUE))
         if self._capturing and stream in self._capturing:
             self._captured[self._capturing[stream]].add(touches, rows, is_node=role is not Role.UNKNOWN_WORK)
             return []
@@ -393,6 +379,23 @@ class AccessReader:
                 self.steps.append(self._step(StepKind.SEEN_STREAM, call))
         self._last, self._last_rows = key, rows
         return rows
+
+    def _rows(self, touches: list[_Touch], role: Role, certainty: int, *, is_cut: bool) -> list[tuple[int, int, int, int]]:
+        rows = []
+        for block, begin, end, is_write, _ in touches:
+            flags = block.flags | certainty
+            if certainty == LEARNED and role is Role.LAUNCH and self._is_shared_out(block):
+                flags = block.flags | UNKNOWN
+            if is_write or certainty == UNKNOWN:
+                flags |= IS_WRITE
+            rows.append((block.number, begin - block.start, end - block.start, flags))
+        if is_cut and rows:
+            rows.append((_ANY, 0, 0, IS_WRITE | UNKNOWN))
+        return rows
+
+    def _is_shared_out(self, block: Block) -> bool:
+        """Tell whether several arrays may be in memory, of which nobody tells."""
+        return self.has_unseen_pool and not (block.end - block.start) & _SEGMENT
 
     def _launch(self, handle: int, own: list[int], flags: int) -> tuple[str, list[_Touch], int]:
         function = self._functions.get(handle)
