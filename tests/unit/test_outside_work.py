@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpustreamlab.backends.cuda.cupti._accesses import BlockChange
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag
+from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from gpustreamlab.memory._steps import OutsideWork
 from gpustreamlab.typing import AccessCertainty
 from tests.helpers.driver_calls import DriverCalls

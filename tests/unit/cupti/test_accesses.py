@@ -7,8 +7,8 @@ import random
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _accesses
-from gpustreamlab.backends.cuda.cupti._accesses import BlockChange
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag
+from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from tests.helpers.driver_calls import ROLES, DriverCalls
 
 A, B, C = 0x7F00_0000_0000, 0x7F00_1000_0000, 0x7F00_2000_0000

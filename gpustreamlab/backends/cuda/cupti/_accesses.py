@@ -7,8 +7,6 @@ calls are; all in here is done by one thread at a time.
 
 from __future__ import annotations
 
-import ctypes
-from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -25,9 +23,9 @@ from gpustreamlab.backends._activity import (
     Step,
     StepKind,
     StepTouch,
-    take_buffer_number,
 )
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role, Shape
+from gpustreamlab.backends.cuda.cupti._blocks import WRITTEN, Block, BlockChange, Table
 from gpustreamlab.backends.cuda.cupti._records import FIELD
 from gpustreamlab.backends.cuda.cupti._work import hash_rows
 from gpustreamlab.model import ACCESS_CERTAINTIES
@@ -52,81 +50,8 @@ _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
 _SEGMENT = (1 << 21) - 1
 _GRAIN_BITS = 8
-_NEIGHBOURHOOD = 1 << 30
-_WRITTEN = -1
 _ANY = 0
 """Number of memory that is not known."""
-
-
-class Block:
-    """An allocation, or what a library's pool gave out of one."""
-
-    __slots__ = ("born", "end", "flags", "is_pool", "made_ns", "number", "start", "stream")
-
-    def __init__(
-        self, start: int, end: int, *, flags: int = 0, born: int = _WRITTEN, made_ns: int = 0, stream: int = 0
-    ) -> None:
-        self.number = take_buffer_number()
-        self.start = start
-        self.end = end
-        self.flags = flags  # `IS_HOST` or 0
-        self.born = born  # How much work of which nothing is known there was before it; -1 once somebody may have written it
-        self.made_ns = made_ns  # When the call that made it returned; 0 where it was there before
-        self.stream = stream
-        self.is_pool = False  # Whether a library gives out parts of it
-
-
-class _Table:
-    """Blocks that do not overlap, by address."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, Block] = {}
-        self._starts: list[int] = []
-
-    def put(self, block: Block) -> list[Block]:
-        """Put a block in; return those that were in its place, whose end was not told."""
-        gone = self.take(block.start, block.end)
-        self.blocks[block.start] = block
-        insort(self._starts, block.start)
-        return gone
-
-    def take(self, start: int, end: int) -> list[Block]:
-        """Take out what lies in a piece of memory."""
-        last = bisect_right(self._starts, end - 1)
-        first = bisect_right(self._starts, start, 0, last)
-        if first and self.blocks[self._starts[first - 1]].end > start:
-            first -= 1
-        gone = [self.blocks.pop(one) for one in self._starts[first:last]]
-        del self._starts[first:last]
-        return gone
-
-    def remove(self, block: Block) -> None:
-        del self.blocks[block.start]
-        del self._starts[bisect_right(self._starts, block.start) - 1]
-
-    def is_near(self, address: int) -> bool:
-        """Tell whether some block is in the neighbourhood of an address."""
-        at = bisect_right(self._starts, address)
-        return any(abs(start - address) < _NEIGHBOURHOOD for start in self._starts[max(0, at - 1) : at + 1])
-
-    def find(self, address: int) -> Block | None:
-        block = self.blocks.get(address)
-        if block is None and self._starts:
-            at = bisect_right(self._starts, address)
-            block = self.blocks[self._starts[at - 1]] if at else None
-        return block if block is not None and block.start <= address < block.end else None
-
-
-class BlockChange(NamedTuple):
-    """What a library's pool gave out, or took back."""
-
-    wall_ns: int
-    """By the wall clock; rather early than late."""
-    start: int
-    size_bytes: int
-    """0 for one that is taken back."""
-    stream: int
-    """Handle of the stream that it is for."""
 
 
 class _Touch(NamedTuple):
@@ -252,8 +177,8 @@ class AccessReader:
 
     def begin(self) -> None:
         """Know nothing: calls were not followed for a while."""
-        self._memory = _Table()
-        self._parts = _Table()
+        self._memory = Table()
+        self._parts = Table()
         self._changes: deque[BlockChange] = deque()
         self._functions: dict[int, _Function] = {}
         self._nowhere: set[int] = set()  # Where no memory was found, since any was made
@@ -330,7 +255,7 @@ class AccessReader:
         self._last = ()
         self._opaque_count += not graph.is_known
         for one in graph.touches:
-            one.block.born = _WRITTEN
+            one.block.born = WRITTEN
         if self._is_followed and call[7] not in self._capturing:
             self._tell_work(call, "graph", graph.touches, is_known=False)
 
@@ -419,7 +344,7 @@ class AccessReader:
         written = {block.number for place, _, block in found if writes_all or place in outputs}
         for _, _, block in found:
             if not outputs or block.number in written:
-                block.born = _WRITTEN
+                block.born = WRITTEN
         touches = {
             (block.number, address): _Touch(block, address, block.end, block.number in written, is_exact=False)
             for _, address, block in found
@@ -431,7 +356,7 @@ class AccessReader:
         if block is None or block.is_pool:
             return
         if is_write:
-            block.born = _WRITTEN
+            block.born = WRITTEN
         yield _Touch(block, address, min(address + size, block.end), is_write, is_exact=True)
 
     def _find(self, address: int) -> Block | None:
@@ -536,7 +461,7 @@ class AccessReader:
             return
         self._nowhere.clear()
         is_host = role is Role.ALLOCATE_HOST
-        flags, born = (IS_HOST, _WRITTEN) if is_host else (0, self._opaque_count)
+        flags, born = (IS_HOST, WRITTEN) if is_host else (0, self._opaque_count)
         block = Block(start, start + size, flags=flags, born=born, made_ns=call[1], stream=call[7])
         step = self._step(StepKind.MADE, call)
         self._gone(self._memory.put(block), step)
@@ -604,21 +529,3 @@ _STEPS = {
     Role.WAIT_ALL: StepKind.SEEN_ALL,
     Role.CLOSE_STREAM: StepKind.CLOSED,
 }
-_MEMORY_TYPE, _IS_MANAGED, _RANGE_START, _RANGE_SIZE = 2, 8, 11, 12
-"""CUpointer_attribute."""
-_HOST = 1
-
-
-def ask_driver(library: Any) -> Callable[[int], tuple[int, int, bool] | None]:
-    """Return what asks libcuda which allocation an address is in: its first address, its size, and whether it is the host's."""
-    attributes = (ctypes.c_int * 4)(_MEMORY_TYPE, _IS_MANAGED, _RANGE_START, _RANGE_SIZE)
-
-    def ask(address: int) -> tuple[int, int, bool] | None:
-        kind, is_managed, start, size = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint64(), ctypes.c_size_t()
-        places = (ctypes.c_void_p * 4)(*(ctypes.addressof(one) for one in (kind, is_managed, start, size)))
-        code = library.cuPointerGetAttributes(4, attributes, places, ctypes.c_uint64(address))
-        if code or not kind.value or not size.value or not start.value <= address < start.value + size.value:
-            return None
-        return start.value, size.value, kind.value == _HOST or bool(is_managed.value)
-
-    return ask

@@ -18,7 +18,8 @@ from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.backends._activity import Step
 from gpustreamlab.backends.cuda._libcuda import load_libcuda
-from gpustreamlab.backends.cuda.cupti._accesses import AccessReader, BlockChange, ask_driver
+from gpustreamlab.backends.cuda.cupti._accesses import AccessReader
+from gpustreamlab.backends.cuda.cupti._blocks import BlockChange, ask_driver
 from gpustreamlab.backends.cuda.cupti._buffers import CALL_FIELDS, ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED
 from gpustreamlab.backends.cuda.cupti._library import Cupti

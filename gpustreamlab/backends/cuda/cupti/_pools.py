@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from gpustreamlab.backends.cuda.cupti._accesses import BlockChange
+from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 
 _log = logging.getLogger(__name__)
 

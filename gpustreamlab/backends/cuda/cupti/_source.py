@@ -28,7 +28,8 @@ from gpustreamlab.backends._activity import (
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._kernels import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
-from gpustreamlab.backends.cuda.cupti._accesses import ACCESS_FIELDS, BlockChange
+from gpustreamlab.backends.cuda.cupti._accesses import ACCESS_FIELDS
+from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from gpustreamlab.backends.cuda.cupti._calls import (
     CallReader,
     CallTimes,
