@@ -62,7 +62,8 @@ class Session(ProcessBound, Watched):
         `gpustreamlab.load_trace`; True chooses a name in the current folder. How large it may become; a span takes 15 bytes.
     hazards
         What to do about data that crosses streams without an order: ``"report"`` (see `Memory.hazards`), ``"wait"`` (put the
-        missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then.
+        missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then. On
+        a GPU the work of all libraries is looked at, from the driver's calls, while kernels are captured.
     capture
         What is captured from the start: ``"auto"``, which is every kernel, copy and fill where that works (on a GPU it costs a
         launch about a fifth; docs/explanations/how-timing-works.md); ``"kernels"``, which says why where it does not; or

@@ -118,7 +118,9 @@ class OutsideWork:
         return f"stream {handle:#x}", f"{library}.cuda.ExternalStream({handle:#x})", library
 
     def _piece_at(self, address: int) -> Piece | None:
-        return next((piece for piece in self._pieces.values() if piece.start <= address < piece.end), None)
+        """Return the memory that an address is in: what a pool gave out, before what it was given out of."""
+        found = (piece for piece in self._pieces.values() if piece.start <= address < piece.end)
+        return min(found, key=lambda piece: piece.end - piece.start, default=None)
 
     def _work(self, step: Step, place: str) -> None:
         lane = self._lane(step)

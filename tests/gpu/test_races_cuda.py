@@ -273,7 +273,7 @@ def test_what_goes_into_work_and_what_comes_out_is_among_its_accesses(lab, at, n
     touched = {*accesses.buffer.tolist()}
     written = {*accesses.buffer[accesses.is_write].tolist()}
     assert {number_of(one) for one in given} <= touched
-    assert {number_of(one) for one in (made if isinstance(made, list) else [made])} <= written
+    assert {number_of(one) for one in (made if isinstance(made, (list, tuple)) else [made])} <= written
 
 
 def number_of(array):

@@ -170,3 +170,32 @@ def test_a_graph_that_was_captured_conflicts_as_its_work_does(program, is_awaite
         program.wait(RIGHT, LEFT)
     program.read_into(10, B, C, RIGHT)
     assert program.found() == ([] if is_awaited else [("read-after-write", "left", "graph", "kernel 10")])
+
+
+class Tensor:
+    """Looks like one of torch's."""
+
+    is_cuda = True
+    untyped_storage = property(lambda self: lambda: self)
+
+    def __init__(self, address):
+        self.data_ptr = lambda: address
+
+
+class Stream:
+    """Looks like one of torch's."""
+
+    cuda_stream = RIGHT
+
+
+Tensor.__module__ = Stream.__module__ = "torch.cuda.streams"
+
+
+def test_streams_and_memory_are_called_as_in_the_callers_program(program):
+    program.reader.add_changes([BlockChange(program.now_ns + 500, B, 256, LEFT)])
+    program.read_into(9, A, B, LEFT)
+    program.read_into(10, B, C, RIGHT)
+    program.found()
+    program.watch.name({"side": Stream(), "x": Tensor(B), "_hidden": Tensor(B), "number": 5})
+    ((hazard, _),) = program.watch.found()
+    assert (hazard.array, hazard.fix) == ("x", "side.wait_stream(lab.stream('left'))")
