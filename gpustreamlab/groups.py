@@ -228,8 +228,8 @@ class Memory(Group):
     def hazards(self) -> Hazards:
         """Return which data crossed streams without an order: what conflicts, and the wait that is missing.
 
-        Every access to arrays of `Session.xp` since the start is compared with those before it; see
-        docs/how-to/find-a-race.md.
+        Every access to arrays of `Session.xp` since the start is compared with those before it, and on a GPU all work of other
+        libraries, too; see docs/how-to/find-a-race.md.
 
         Examples
         --------

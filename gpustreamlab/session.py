@@ -62,7 +62,8 @@ class Session(ProcessBound, Watched):
         `gpustreamlab.load_trace`; True chooses a name in the current folder. How large it may become; a span takes 15 bytes.
     hazards
         What to do about data that crosses streams without an order: ``"report"`` (see `Memory.hazards`), ``"wait"`` (put the
-        missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then.
+        missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then. On
+        a GPU the work of all libraries is looked at, from the driver's calls, while kernels are captured.
     capture, host
         What `capture` takes, from the start: ``"auto"``, every kernel, copy and fill where that works, with the calls of the
         host (what it costs: docs/how-to/see-every-kernel.md); ``"kernels"``, which says why it does not; or ``"ranges"``.

@@ -9,7 +9,7 @@ from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.model import display_name
-from gpustreamlab.typing import HazardKind, HazardMode
+from gpustreamlab.typing import AccessCertainty, HazardKind, HazardMode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +33,10 @@ class HazardSide:
     """Its place among all work that was watched, from 1; 0 for the end of a stream's scratch, which is no work."""
     device: int | None = None
     """Number of the stream's card in its node; None where there is one card."""
+    code: str = ""
+    """How a stream of another library is written; empty for one of the session."""
+    library: str = ""
+    """That library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -62,6 +66,8 @@ class Hazard:
     """Name of the range in which its memory was allocated, or first used on the simulated device; empty outside all ranges."""
     scratch_bytes: int | None = None
     """How much scratch was asked for, where it was used after it had ended; None for other hazards."""
+    certainty: AccessCertainty = AccessCertainty.KNOWN
+    """How it is known what was read and what written: told by calls, or learned from the arguments of kernels."""
 
     def __repr__(self) -> str:
         sides = f"{self.first.stream!r} and {self.second.stream!r}"
@@ -70,6 +76,8 @@ class Hazard:
     @property
     def fix(self) -> str:
         """The missing order, as code to type."""
+        if self.first.code or self.second.code:
+            return _foreign_fix(self)
         lab = "lab" if self.second.device is None else "node"
         first, second = (f"{lab}.stream({side.stream!r})" for side in (self.first, self.second))
         if self.scratch_bytes is not None:
@@ -177,6 +185,10 @@ class Hazards(Answer):
             notes.append(
                 "use-after-free of an array without a name here: stream.hold(array) after its last use is better than the wait."
             )
+        if any(hazard.certainty is not AccessCertainty.KNOWN for hazard in self.hazards):
+            notes.append(
+                "Of kernels it is learned from their arguments which memory they write; that they use its beginning is assumed."
+            )
         if any(not hazard.is_certain for hazard in self.hazards):
             notes.append('"may be": which elements were meant is not known, so the two need not share any.')
         if self.unlisted_count:
@@ -199,6 +211,18 @@ _INDENT = "    "
 def _can_be_held(hazard: Hazard) -> bool:
     """Tell whether the array that goes too early can be named: then it is held. Else a wait makes it right as well."""
     return hazard.kind is HazardKind.USE_AFTER_FREE and hazard.array.isidentifier()
+
+
+def _foreign_fix(hazard: Hazard) -> str:
+    """Return the missing order where a stream is not of the session, in the words of the library that it is of."""
+    first, second = (side.code or f"lab.stream({side.stream!r})" for side in (hazard.first, hazard.second))
+    if hazard.kind is HazardKind.USE_AFTER_FREE and hazard.second.library == "torch":
+        return f"{hazard.array if hazard.array.isidentifier() else 'tensor'}.record_stream({first})"
+    if not hazard.second.code:
+        return f"{second}.wait({first})"
+    if hazard.second.library == "cupy":
+        return f"{second}.wait_event({first}.record())"
+    return f"{second}.wait_stream({first})"
 
 
 def _row(hazard: Hazard) -> list[str]:

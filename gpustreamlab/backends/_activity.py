@@ -186,6 +186,75 @@ class AccessBatch(_Batch):
     """See `IS_WRITE`, `IS_HOST`, `CERTAINTY_SHIFT`, `NODE_SHIFT`."""
 
 
+class StepKind(IntEnum):
+    """What a `Step` is."""
+
+    WORK = 0
+    """A kernel, a copy or a fill was enqueued."""
+    MADE = 1
+    """Memory was allocated, or handed out by a library's pool."""
+    GONE = 2
+    """It was given back."""
+    RECORD = 3
+    """An event was recorded."""
+    WAIT = 4
+    """A stream's later work waits for an event."""
+    SEEN_EVENT = 5
+    """The host has seen an event reached."""
+    SEEN_STREAM = 6
+    """The host has seen a stream idle."""
+    SEEN_ALL = 7
+    """The host has seen the device idle."""
+    CLOSED = 8
+    """A stream was destroyed."""
+
+
+class StepTouch(NamedTuple):
+    """What work does to memory."""
+
+    buffer: int
+    """Number of the allocation."""
+    begin: int
+    """First byte within it."""
+    end: int
+    """Byte behind the last one; of an argument one byte, as nobody knows how much more is used."""
+    is_write: bool
+
+
+class Step(NamedTuple):
+    """What uses memory or changes the order of work, of the whole process, in the order of the calls."""
+
+    kind: StepKind
+    wall_ns: int = 0
+    """When the call began, on a clock of the source's; see `Activities.step_host_ns`."""
+    thread: int = 0
+    """As in `CallBatch.thread`."""
+    stream: int = 0
+    """The stream's handle; 0 for the legacy default stream, negative for that of a thread."""
+    is_blocking: bool = False
+    """Whether it and the legacy default stream wait for each other."""
+    event: int = 0
+    """The event's handle."""
+    name: str = ""
+    """The function of a kernel as linkers know it; ``"copy"`` or ``"fill"``."""
+    touches: tuple[StepTouch, ...] = ()
+    """What work uses."""
+    buffer: int = 0
+    """What is made or goes; 0 for nothing."""
+    start: int = 0
+    """Its first address."""
+    size_bytes: int = 0
+    """Its size."""
+    function: int = 0
+    """The handle of a kernel's function."""
+    numbers: int = 0
+    """What stands for the other arguments of a launch: launches that differ in them may use other parts of memory."""
+    is_known: bool = False
+    """Whether reads and writes are told by the call, and not learned."""
+    is_ordered: bool = False
+    """Whether memory goes back behind the work of the stream."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Activities:
     """Records since the last `ActivitySource.drain`."""
@@ -196,6 +265,10 @@ class Activities:
     dependencies: DependencyBatch = field(default_factory=DependencyBatch)
     memory: MemoryBatch = field(default_factory=MemoryBatch)
     accesses: AccessBatch = field(default_factory=AccessBatch)
+    steps: tuple[Step, ...] = ()
+    """What hazards are found from, where that was asked for."""
+    step_host_ns: Int64Array = field(default_factory=_nothing)
+    """When the call of each step began, by `Backend.host_time_ns`; int64."""
     names: tuple[str, ...] = ()
     """Texts of this batch."""
     details: tuple[WorkDetail, ...] = ()

@@ -25,8 +25,9 @@ from gpustreamlab.analysis import (
     Side,
     Touch,
 )
-from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_behind
+from gpustreamlab.backends import ArrayLender, Backend, Step, WatchedArrays, order_behind
 from gpustreamlab.errors import DeviceError, OptionError, nearest_hint
+from gpustreamlab.memory._steps import OutsideWork
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream
 from gpustreamlab.model import SPAN_KINDS, Device, Note, Trace, TraceMetadata
 from gpustreamlab.record import Recorder
@@ -95,6 +96,7 @@ class AccessWatch:
         """Is told of every access as well; None for nobody."""
         self.pending: list[Callable[[], object]] = []
         """What waits until the lock is not held, see `finish`: to keep memory for streams, and to put waits into the trace."""
+        self._outside: OutsideWork | None = None  # Work of all libraries, from the calls of the driver
         if mode is not HazardMode.OFF:
             self._begin()
 
@@ -153,12 +155,19 @@ class AccessWatch:
 
         `names` are the caller's variables: where arrays may have names.
         """
+        self._take_in()
         with self.lock:
             self._name_arrays(names)  # also where nothing was found yet: later their arrays may be gone
+            if self._outside is not None:
+                self._outside.name(names)
             watches = [*self._cards.values()] if of_node else [self]
             searches = [one._search for one in watches]
+            searches += [one._outside.search for one in watches if one._outside is not None]
             return Hazards(
-                hazards=tuple(self._describe(row) for row in self._rows(of_node=of_node)),
+                hazards=(
+                    *(self._describe(row) for row in self._rows(of_node=of_node)),
+                    *(hazard for hazard, _ in self._found_outside()),
+                ),
                 access_count=sum(one.access_count for one in searches),
                 array_count=sum(one.piece_count for one in searches),
                 wait_count=sum(one.wait_count for one in watches),
@@ -181,6 +190,7 @@ class AccessWatch:
         """Return what was found, and when each was, by the trace's clock, in ns."""
         with self.lock:
             found = [(self._describe(row), row.host_ns) for row in self._rows(of_node=of_node)]
+            found += self._found_outside()
         try:
             return [(hazard, self._recorder.to_clock_ns(host_ns)) for hazard, host_ns in found]
         except DeviceError:  # its clock is gone
@@ -205,6 +215,8 @@ class AccessWatch:
         """Forget what was found so far; what is known of arrays and of the order stays."""
         with self.lock:
             self._search.clear()
+            if self._outside is not None:
+                self._outside.search.clear()
             self.wait_count = 0
 
     def close(self) -> None:
@@ -229,6 +241,8 @@ class AccessWatch:
         """Note that a stream's pool handed out memory."""
         piece = self._search.allocate(handle, start, end, shape, dtype)
         piece.place = self._place()
+        if self._outside is not None:
+            self._outside.note_watched(start)
         return piece
 
     def free(self, piece: Piece) -> None:
@@ -297,6 +311,22 @@ class AccessWatch:
         self._watched = watch(self)
         if self._watched is None:
             self._why_not = "Another session watches this device, so nothing was watched here: ask it, or give each its own."
+        elif not self._backend.device.simulated:
+            self._outside = OutsideWork(self._name_of, self._card)
+            self._recorder.kernels.take_steps = self._take_steps
+
+    def _take_steps(self, steps: Sequence[Step], places: Sequence[str], host_ns: Sequence[int]) -> None:
+        with self.lock:
+            if self._outside is not None:
+                self._outside.take(steps, places, host_ns, is_counted=not self._is_paused)
+
+    def _take_in(self) -> None:
+        """Take what was called by now."""
+        if self._outside is not None:
+            self._recorder.kernels.take(is_complete=False)
+
+    def _found_outside(self) -> list[tuple[Hazard, int]]:
+        return [] if self._outside is None else self._outside.found()
 
     def _put_in_waits(self, lane: LaneClock, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Let a stream wait for those that its next work conflicts with, and keep the memory that crosses."""
@@ -411,10 +441,12 @@ class AccessWatch:
         elif self._why_not:
             yield self._why_not
         else:
-            yield (
-                "Arrays of lab.xp are watched, and what is found is kept until lab.clear(); arrays of other libraries are not "
-                "watched."
-            )
+            others = "arrays of other libraries are not watched"
+            if self._outside is not None:
+                others = "work of other libraries is followed by the driver's calls"
+            yield f"Arrays of lab.xp are watched, and what is found is kept until lab.clear(); {others}."
+            if self._outside is not None and not self._recorder.kernels.is_on:
+                yield "Kernels are not captured, so only arrays of lab.xp were watched: Session(capture='kernels')."
             yield (
                 "What the host reads and writes is not seen: call stream.synchronize() before the host fills page-locked "
                 "memory that a copy reads, or reads what get(blocking=False) writes."

@@ -102,7 +102,7 @@ class RangesInFlight:
         self._sweeps_at = 0
         self._told_until: dict[int, int] = {}  # host time by thread: see `Activities.told_until`
         self._done_until: dict[int, int] = {}  # host time by lane: what was launched there before it has ended
-        self._closed = Recent(CLOSED_RANGES, len(Intervals._fields) + 1)  # thread, opening, closing, number, lane
+        self._closed = Recent(CLOSED_RANGES, len(Intervals._fields) + 2)  # thread, opening, closing, number, lane, name
         self.states: WeakSet[ThreadState] = WeakSet()  # Of the threads that have used the session
         self.is_awaiting_work = False
         """True while records of captured work may still come: so long, ranges that leave here are looked up too."""
@@ -218,11 +218,21 @@ class RangesInFlight:
 
     def lanes_of(self, number: Int64Array) -> Int64Array:
         """Return the lane of each range of these numbers, open or newly closed, or -1; shape (n,)."""
+        lanes, _ = self._facts_of(number)
+        return lanes
+
+    def names_of(self, number: Int64Array) -> Int64Array:
+        """Return the code of the name of each range of these numbers, open or newly closed, or -1; shape (n,)."""
+        _, names = self._facts_of(number)
+        return names
+
+    def _facts_of(self, number: Int64Array) -> tuple[Int64Array, Int64Array]:
         with self.lock:
-            rows = [(one.number, one.lane.index) for one in (*self.open(), *self.closed())]
+            rows = [(one.number, one.lane.index, one.name) for one in (*self.open(), *self.closed())]
             ended = self._closed.block
-        known = np.concatenate((np.array(rows, np.int64).reshape(-1, 2).T, ended[3:]), axis=1)
-        return np.append(known[1], -1)[RowFinder(known[0]).rows_of(number)]
+        known = np.concatenate((np.array(rows, np.int64).reshape(-1, 3).T, ended[3:]), axis=1)
+        rows_of = RowFinder(known[0]).rows_of(number)
+        return np.append(known[1], -1)[rows_of], np.append(known[2], -1)[rows_of]
 
     def find_idle(self) -> list[int]:
         """Return the lanes that hold closed ranges without events, and no work in any of their places."""
@@ -348,7 +358,7 @@ class RangesInFlight:
             count, rows, kept = self._sort(lane, writer)
             if rows:
                 if self.is_awaiting_work:  # twice is as good as once
-                    known = [(writer.ident, row[2], row[5], row[3], lane.index) for row in rows]
+                    known = [(writer.ident, row[2], row[5], row[3], lane.index, row[1]) for row in rows]
                     self._closed.append(np.array(known, np.int64).T)
                 block = self._rows(lane, rows, [writer.thread] * len(rows))
                 # A row is either waiting or in the log. Ctrl-C alone is held back: what a handler of another signal raises just

@@ -35,13 +35,13 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import PurePath
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from gpustreamlab._util.background import Updater
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
-from gpustreamlab.backends import ActivitySource, Backend
+from gpustreamlab.backends import Activities, ActivitySource, Backend, Step
 from gpustreamlab.record._chunks import Chunk, join
 from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
@@ -91,6 +91,10 @@ class CaptureWindows:
         self._windows = self._windows[-1:] if self.is_open else []
 
 
+TakeSteps: TypeAlias = Callable[[Sequence[Step], Sequence[str], Sequence[int]], object]
+"""Takes steps, the names of the ranges that they were made in, and when, on the host's clock."""
+
+
 class KernelTier:
     """Drains a source of activity records, in batches.
 
@@ -122,6 +126,7 @@ class KernelTier:
         self.windows = CaptureWindows()  # When kernels were captured
         self.stop_count = 0  # How often capturing has ended
         self.keeps_calls = True  # Whether calls of the host get rows
+        self.take_steps: TakeSteps | None = None  # Looks for hazards; is there before kernels are captured
         self.note = ""  # Why kernels are missing although they were asked for
         self._description = ""
         self._error_ns = 0
@@ -184,6 +189,8 @@ class KernelTier:
             if self._source is not None and self._source is not source:
                 self._take_rest()
                 self._forget_source()
+            if self.take_steps is not None and hasattr(source, "tells_steps"):
+                source.tells_steps = True
             was_awaiting = self._in_flight.is_awaiting_work
             self._in_flight.is_awaiting_work = True  # a range may end before the start returns
             try:
@@ -304,6 +311,8 @@ class KernelTier:
                 idle = self._in_flight.find_idle()
                 activities = source.drain(is_last=is_last)
                 told, work = Chunk(), NO_WORK
+                if activities.steps and self.take_steps is not None:
+                    self._hand_on(activities, self.take_steps)
                 if activities.names or len(activities.dependencies) or self._reader.waiting or self._stacks.has_looks:
                     self._threads.look(self._backend.host_time_ns())
                     told, work = self._reader.read(
@@ -328,6 +337,12 @@ class KernelTier:
             source.stop()
             return f"{type(error).__name__}: {error}"
         return lost
+
+    def _hand_on(self, activities: Activities, take: TakeSteps) -> None:
+        """Hand on what hazards are found from, with the names of the ranges around."""
+        thread = np.array([step.thread for step in activities.steps], np.int64)
+        codes = self._in_flight.names_of(self._find_ranges(thread, activities.step_host_ns))
+        take(activities.steps, self._reader.texts_of(codes), activities.step_host_ns.tolist())
 
     def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         """Return the number of the range that each thread had open, in this session or else in one beside it, or -1."""

@@ -336,6 +336,11 @@ class WorkReader:
         self._launches.trim()
         return told, launched
 
+    def texts_of(self, codes: Int64Array) -> list[str]:
+        """Return the names of ranges by their codes; empty where there is none."""
+        texts = self._names.all
+        return [texts[code] if code >= 0 else "" for code in codes.tolist()]
+
     def read_stacks(self, batch: StackBatch, start_ns: Int64Array, end_ns: Int64Array, find_ranges: FindRanges) -> Chunk:
         """Return the rows of samples of stacks, whose times on the backend's clock are given."""
         names = np.array([self._names.code(cut_text(name)) for name, _ in batch.stacks], np.int64)

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from gpustreamlab.backends.cuda.cupti import _clients
 from gpustreamlab.backends.cuda.cupti import _library as _cupti
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
@@ -21,6 +22,7 @@ from gpustreamlab.backends.cuda.cupti._layouts import CallbackDomain, MarkerFlag
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from tests.helpers.cupti_buffers import record
+from tests.helpers.python_buffers import PythonBuffers
 from tests.helpers.recorded_buffers import CALL_NAMES
 
 SUCCESS, INVALID_KIND, NOT_COMPATIBLE, INSUFFICIENT_PRIVILEGES, MULTIPLE_SUBSCRIBERS = 0, 21, 14, 35, 39
@@ -90,6 +92,9 @@ class FakeCuptiLibrary:
         self._client = None
         self._texts = {}
         self._calls = []
+        self._words = []
+        self.shapes = {}
+        """Names of the functions whose calls are read, by number."""
 
     @cached_property
     def loaded(self):
@@ -220,15 +225,17 @@ class FakeCuptiLibrary:
         """Record something, if its kind is on."""
         call = (CALL_KINDS.get(kind), fields.get("cbid"))
         if call in self.followed:
-            self._calls.append((*(fields[name] for name in CALL.names[:-1]), 0))
+            self._calls.append(tuple(fields.get(name, 0) for name in CALL.names))
+            self._words += fields.get("own_words", [])
         elif kind in self.kinds and call not in self.left_out:
             (self.late if is_late else self.pending).append(record(int(kind), self.layouts, fields))
 
     def take_calls(self):
         """Stand for the ring of callbacks.c, whose clock is the real one."""
         calls, self._calls = np.array(self._calls, CALL), []
+        words, self._words = np.array(self._words, np.uint64), []
         lost_count, self.lost_call_count = self.lost_call_count, 0
-        return calls, lost_count
+        return calls, words, lost_count
 
     def emit_raw(self, data):
         """Record these bytes."""
@@ -275,6 +282,22 @@ class FakeCuptiLibrary:
             self._client[1](None, 0, address.value, size.value, filled)
 
 
+class FakeDriver:
+    """Answers which allocation an address is in: of those that a test puts here, as first address, size and memory type."""
+
+    def __init__(self):
+        self.allocations = []
+
+    def cuPointerGetAttributes(self, count, attributes, places, address):  # noqa: N802 - the driver's name
+        kind, _, start, size = places
+        for begin, length, memory_type in self.allocations:
+            if begin <= address.value < begin + length:
+                ctypes.c_uint.from_address(kind).value = memory_type
+                ctypes.c_uint64.from_address(start).value = begin
+                ctypes.c_size_t.from_address(size).value = length
+        return SUCCESS
+
+
 class FakeCard:
     """Runs kernels at moments that a test chooses, and lets a fake libcupti tell of them.
 
@@ -303,6 +326,7 @@ class FakeCard:
         self.wall_step_ns = 0
         """By how much somebody has set the wall clock."""
         self.correlation = 100
+        self.driver = FakeDriver()
         library.contexts[0x100] = 1
         library.streams |= {(0x100, 0): 7, (0x100, self.CLOCK_HANDLE): 12, (0x100, 0x6000): 13, (0x100, 0x7000): 14}
 
@@ -402,6 +426,9 @@ class FakePoolWatch:
         taken, self.samples = self.samples, []
         return taken
 
+    def take_given(self):
+        return []
+
     def note_gone(self, name, address, *, at_host_ns):
         self.gone.append((name, address, at_host_ns))
 
@@ -442,6 +469,12 @@ def add_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: 
     """Return a further source of the same process."""
     install_driver_bindings(monkeypatch)
     monkeypatch.setattr(ActivityBuffers, "take_calls", lambda _: card.library.take_calls())
+    monkeypatch.setattr(_clients, "load_libcuda", lambda: card.driver)
+    for buffers in (ActivityBuffers, PythonBuffers):
+        monkeypatch.setattr(buffers, "begin_calls", lambda _, driver: None)
+        monkeypatch.setattr(buffers, "set_shape", lambda _, number, name: card.library.shapes.update({number: name}))
+        monkeypatch.setattr(buffers, "tell_memory", lambda _, address, size_bytes: None)
+        monkeypatch.setattr(buffers, "function_name", lambda _, function: f"function {function:#x}")
     monkeypatch.setattr(_cupti, "_make_detaching_call", card.library.make_detaching_call)
     time = types.SimpleNamespace(
         time_ns=lambda: card.WALL_NS + card.wall_step_ns + card.now_ns, sleep=card.advance, strftime=lambda form: "12:34:56"

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 
+from gpustreamlab.backends import EVERY_STREAM, THE_HOST
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._layouts import MarkerFlag, RecordKind, StreamFlag
 from gpustreamlab.backends.cuda.cupti._memory import USED, PoolSample
@@ -61,7 +62,6 @@ def test_waits_find_records_of_this_drain_and_of_earlier_ones(card, source):
     emit(RecordKind.SYNCHRONIZATION, cudaEventId=7, correlationId=32, **wait)  # never recorded
     emit(RecordKind.SYNCHRONIZATION, cudaEventId=5, correlationId=5, **wait)  # before it was
     emit(RecordKind.SYNCHRONIZATION, cudaEventId=0xFFFF_FFFF, correlationId=33, **wait)
-    emit(RecordKind.SYNCHRONIZATION, cudaEventId=5, correlationId=34, type=3, contextId=1, streamId=19)
     (second,) = drain_all(source, card, 1)
 
     assert first.dependencies.record.tolist() == [10]
@@ -70,6 +70,26 @@ def test_waits_find_records_of_this_drain_and_of_earlier_ones(card, source):
     assert second.dependencies.record.tolist() == [20, 11]
     assert second.dependencies.source_context.tolist() == [1, 2]
     assert second.dependencies.wait.tolist() == [30, 31]
+
+
+def test_calls_that_block_the_host_say_which_stream_or_event_they_waited_for(card, source):
+    _cupti_source.SHARING.claim(2, 23, source)
+    source.start()
+    emit = card.library.emit
+    emit(RecordKind.CUDA_EVENT, eventId=5, correlationId=10, contextId=1, streamId=13)
+    none = {"contextId": 1, "streamId": 0xFFFF_FFFF, "cudaEventId": 0xFFFF_FFFF}
+    emit(RecordKind.SYNCHRONIZATION, type=1, correlationId=20, **none | {"cudaEventId": 5})
+    emit(RecordKind.SYNCHRONIZATION, type=1, correlationId=21, **none | {"cudaEventId": 9})  # never recorded
+    emit(RecordKind.SYNCHRONIZATION, type=3, correlationId=22, **none | {"streamId": 23})
+    emit(RecordKind.SYNCHRONIZATION, type=4, correlationId=23, **none)
+    (batch,) = drain_all(source, card, 1)
+
+    waits = batch.dependencies
+    assert waits.target_stream.tolist() == waits.target_context.tolist() == [THE_HOST] * 3
+    assert waits.wait.tolist() == [20, 22, 23]
+    assert waits.record.tolist() == [10, 22, 23]
+    assert waits.source_stream.tolist() == [13, 23, EVERY_STREAM]
+    assert waits.source_context.tolist()[:2] == [1, 2]
 
 
 def test_waits_get_the_context_of_their_stream_where_the_primary_one_or_that_of_the_current_device_is_told(card, source):

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from gpustreamlab.backends import EVERY_STREAM, THE_HOST
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._buffers import COMPILERS, ActivityBuffers
 from gpustreamlab.model import SPAN_KINDS
@@ -133,8 +134,17 @@ def test_recorded_buffers_become_work_and_calls(monkeypatch, version):
     assert "memcpy HtoD (pageable)" in done.names
     # Every launch that ran something is among the calls; the three waits of the second stream are dependencies.
     assert set(done.work.correlation.tolist()) <= set(done.calls.correlation.tolist())
-    assert done.dependencies.source_stream.tolist() == [13] * 3
-    assert done.dependencies.target_stream.tolist() == [14] * 3
+    waits = done.dependencies
+    by_host = waits.target_stream == THE_HOST
+    assert waits.source_stream[~by_host].tolist() == [13] * 3
+    called = {number: done.names[name] for number, name in zip(*_lists(done.calls.correlation, done.calls.name), strict=True)}
+    blocked = [
+        (called[number], stream)
+        for number, stream in zip(*_lists(waits.wait[by_host], waits.source_stream[by_host]), strict=True)
+    ]
+    assert blocked[:6] == [("cudaEventSynchronize", 13)] * 3 + [("cudaStreamSynchronize", 14)] * 3
+    assert blocked[6:] == [("cudaDeviceSynchronize", EVERY_STREAM)] * (version > 100_000)
+    assert waits.target_stream[~by_host].tolist() == [14] * 3
     assert len(done.annotations) == 6
     assert (done.calls.size_bytes == 1 << 20).sum() == 2
 
@@ -228,3 +238,7 @@ def test_the_sessions_clock_is_kept_without_a_stretch_of_own_calls(card, source)
 
     # The first anchors, and then one a second.
     assert len(source._own_calls._stretches) - before <= 20
+
+
+def _lists(*columns):
+    return [column.tolist() for column in columns]

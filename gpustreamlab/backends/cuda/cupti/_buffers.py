@@ -23,12 +23,13 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends.cuda._idle import keep_for_good
+from gpustreamlab.backends.cuda.cupti._arguments import CShape, c_shape, driver_table
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.errors import CaptureUnavailableError
 
@@ -49,12 +50,19 @@ COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_voi
 CALL = np.dtype(
     [
         *(("start", np.int64), ("end", np.int64)),
-        *(("threadId", np.uint32), ("correlationId", np.uint32), ("cbid", np.uint32), ("padding", np.uint32)),
+        *(("threadId", np.uint32), ("correlationId", np.uint32)),
+        *(("cbid", np.uint16), ("words", np.uint16), ("flags", np.uint32)),
+        *(("stream", np.uint64), ("object", np.uint64), ("size", np.uint64)),
     ]
 )
-"""What callbacks.c notes of a call; the names are those of CUPTI's records of calls."""
+"""What callbacks.c notes of a call; the names are those of CUPTI's records of calls. What the last three are, and how many
+``words`` come with it, depends on the function: see `_arguments.SHAPES`."""
+CALL_FIELDS = ("start", "end", "threadId", "correlationId", "cbid")
+"""Those of them that a record of a call has."""
 _TAKEN_CALLS = 65_536
-"""Calls that are copied at once."""
+"""Calls that are copied at once, with up to four times as many words."""
+
+_NAME_BYTES = 4_096
 
 SOURCE = Path(__file__).with_name("callbacks.c")
 COMPILERS = ("cc", "gcc", "clang")
@@ -125,13 +133,38 @@ class ActivityBuffers:
         """Calls that wait to be taken."""
         return int(self._library.count_calls())
 
-    def take_calls(self) -> tuple[NDArray[np.void], int]:
-        """Return the calls that have returned since the last time, of dtype `CALL`, and how many found no room."""
+    def take_calls(self) -> tuple[NDArray[np.void], NDArray[np.uint64], int]:
+        """Return the calls that have returned since the last time, of dtype `CALL`, their words, and how many found no room."""
         parts: list[NDArray[np.void]] = []
-        while not parts or len(parts[-1]) == _TAKEN_CALLS:
-            calls = np.empty(_TAKEN_CALLS, CALL)
-            parts.append(calls[: self._library.take_calls(calls.ctypes.data, _TAKEN_CALLS)])
-        return np.concatenate(parts), int(self._library.take_lost_calls())
+        word_parts: list[NDArray[np.uint64]] = []
+        left = self.call_count  # what comes meanwhile is for the next time
+        while left > 0:
+            calls, words = np.empty(_TAKEN_CALLS, CALL), np.empty(4 * _TAKEN_CALLS, np.uint64)
+            taken = int(self._library.take_calls(calls.ctypes.data, len(calls), words.ctypes.data, len(words)))
+            parts.append(calls[:taken])
+            word_parts.append(words[: int(parts[-1]["words"].sum())])
+            left = left - taken if taken else 0
+        calls = np.concatenate(parts) if parts else np.empty(0, CALL)
+        return calls, np.concatenate([np.empty(0, np.uint64), *word_parts]), int(self._library.take_lost_calls())
+
+    def begin_calls(self, driver: Any) -> None:
+        """Let what is known of memory and functions begin anew; the arguments of launches are asked of this libcuda."""
+        self._library.set_driver(driver_table(driver))
+        self._library.begin_calls()
+
+    def set_shape(self, function: int, name: str) -> None:
+        """Say what is noted of the calls of a function of the driver, by its number and its name as CUPTI has them."""
+        self._library.set_shape(function, c_shape(name))
+
+    def tell_memory(self, address: int, size_bytes: int) -> None:
+        """Note that there is memory, or none where the size is 0: words of arguments that lie elsewhere are not brought."""
+        self._library.tell_memory(address, size_bytes)
+
+    def function_name(self, function: int) -> str:
+        """Return the name of a function that was launched; empty where the driver does not tell."""
+        text = ctypes.create_string_buffer(_NAME_BYTES)
+        size = int(self._library.function_name(function, text, _NAME_BYTES))
+        return text.raw[:size].decode(errors="replace")
 
     def _load(self, buffer_limit: int) -> ctypes.PyDLL:
         # PyDLL keeps the interpreter's lock: each call takes nanoseconds. The library is never closed.
@@ -141,9 +174,13 @@ class ActivityBuffers:
         library.give_back.argtypes = (ctypes.c_void_p,)
         library.give_back.restype = None
         library.count_full.restype = ctypes.c_uint64
-        library.take_calls.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
-        for function in (library.take_calls, library.count_calls, library.take_lost_calls, library.take_spilt_bytes):
+        library.take_calls.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)
+        library.function_name.argtypes = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64)
+        counts = (library.take_calls, library.count_calls, library.take_lost_calls, library.take_spilt_bytes)
+        for function in (*counts, library.function_name):
             function.restype = ctypes.c_uint64
+        library.set_shape.argtypes = (ctypes.c_uint32, CShape)
+        library.tell_memory.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
         if library.set_up(self.buffer_bytes, buffer_limit) or library.set_up_calls():
             raise OSError("The buffers of this process were made before, or there is no memory for them.")
         return library

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 import numpy as np
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.backends._activity import AnnotationBatch, CallBatch, CallClass, DependencyBatch
+from gpustreamlab.backends._activity import EVERY_STREAM, THE_HOST, AnnotationBatch, CallBatch, CallClass, DependencyBatch
 from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
 from gpustreamlab.backends.cuda.cupti._clients import stream_key
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
 from gpustreamlab.backends.cuda.cupti._layouts import (
+    ACCESSED,
     CALLED,
     CallbackDomain,
     MarkerFlag,
@@ -181,6 +182,10 @@ _HOST_TIMES = (
 """Records that tell when a thread of the host was where, and their fields."""
 
 
+_OF_CALLS = (CALLED, ACCESSED)
+"""Records that come as soon as a call returns, long before those of its work."""
+
+
 class CallTimes:
     """Which thread made a call that was followed, and when it returned: the records of its work do not say."""
 
@@ -194,7 +199,7 @@ class CallTimes:
             known = np.concatenate((self._known[:, -KNOWN_CALLS:], new), axis=1)
             self._known = known[:, np.argsort(known[0], kind="stable")]
         number, thread, end = self._known
-        told = [columns[FIELD] for kind, columns in records.columns.items() if kind != CALLED and FIELD in columns]
+        told = [columns[FIELD] for kind, columns in records.columns.items() if kind not in _OF_CALLS and FIELD in columns]
         if not (len(number) and told):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         wanted = np.concatenate(told).astype(np.int64)
@@ -238,7 +243,7 @@ class DependencyReader:
         """Of the streams that recorded an event or had work, by number."""
 
     def read(self, records: Records) -> DependencyBatch:
-        """Return the waits of these records."""
+        """Return the waits of these records, of streams and of the host."""
         new = _rows(records.columns.get(RecordKind.CUDA_EVENT), "eventId")
         for kind in (RecordKind.CUDA_EVENT, RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET):
             if (columns := records.columns.get(kind)) is not None:
@@ -249,25 +254,21 @@ class DependencyReader:
         self._last = recorded[:, np.diff(recorded[0], append=-1) != 0][:, -KNOWN_EVENTS:]
         waits = records.columns.get(RecordKind.SYNCHRONIZATION)
         wait = _rows(waits, "cudaEventId")
-        if waits is not None:
-            wait = wait[:, waits["type"] == SynchronizationKind.STREAM_WAIT_EVENT]
-            wait[2] = self._true_contexts(wait[2], wait[3])
-        # Behind each record of an event, in order of the calls, stand those that wait for it.
-        both = np.concatenate([recorded, wait], axis=1)
-        order = np.lexsort((both[1], both[0]))
-        is_record = order < recorded.shape[1]
-        newest = np.maximum.accumulate(np.where(is_record, np.arange(len(order)), 0))
-        source, target = order[newest][~is_record], order[~is_record]
-        is_known = (source < recorded.shape[1]) & (both[0, source] == both[0, target])
-        in_order = np.argsort(target[is_known])
-        source, target = source[is_known][in_order], target[is_known][in_order]
+        how = np.empty(0, np.int64) if waits is None else waits["type"].astype(np.int64)
+        wait[2] = self._true_contexts(wait[2], wait[3])
+        is_of_event = (how == SynchronizationKind.STREAM_WAIT_EVENT) | (how == SynchronizationKind.EVENT_SYNCHRONIZE)
+        wait[2:, how == SynchronizationKind.EVENT_SYNCHRONIZE] = THE_HOST
+        source, target = _paired(recorded, wait[:, is_of_event])
+        is_blocking = np.isin(how, _OF_NO_EVENT)
+        blocked, is_all = wait[:, is_blocking], how[is_blocking] == SynchronizationKind.CONTEXT_SYNCHRONIZE
+        host = np.full(blocked.shape[1], THE_HOST)
         return DependencyBatch(
-            record=both[1, source],
-            source_context=both[2, source],
-            source_stream=both[3, source],
-            target_context=both[2, target],
-            target_stream=both[3, target],
-            wait=both[1, target],
+            record=np.concatenate((source[1], blocked[1])),
+            source_context=np.concatenate((source[2], blocked[2])),
+            source_stream=np.concatenate((source[3], np.where(is_all, EVERY_STREAM, blocked[3]))),
+            target_context=np.concatenate((target[2], host)),
+            target_stream=np.concatenate((target[3], host)),
+            wait=np.concatenate((target[1], blocked[1])),
         )
 
     def _true_contexts(self, told: Int64Array, stream: Int64Array) -> Int64Array:
@@ -275,6 +276,22 @@ class DependencyReader:
         known = [self._contexts.get(number, self._claimed.get(number, 0)) for number in streams.tolist()]  # 0 is no context
         context = np.array(known, np.int64)[place]
         return np.where(context, context, told)
+
+
+_OF_NO_EVENT = (SynchronizationKind.STREAM_SYNCHRONIZE, SynchronizationKind.CONTEXT_SYNCHRONIZE)
+
+
+def _paired(recorded: Int64Array, wait: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return for each wait for an event that was recorded its last record before it, and the wait; in order of the waits."""
+    # Behind each record of an event, in order of the calls, stand those that wait for it.
+    both = np.concatenate([recorded, wait], axis=1)
+    order = np.lexsort((both[1], both[0]))
+    is_record = order < recorded.shape[1]
+    newest = np.maximum.accumulate(np.where(is_record, np.arange(len(order)), 0))
+    source, target = order[newest][~is_record], order[~is_record]
+    is_known = (source < recorded.shape[1]) & (both[0, source] == both[0, target])
+    in_order = np.argsort(target[is_known])
+    return both[:, source[is_known][in_order]], both[:, target[is_known][in_order]]
 
 
 def _rows(columns: Columns | None, event: str) -> Int64Array:

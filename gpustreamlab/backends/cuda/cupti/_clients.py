@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -15,10 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
-from gpustreamlab.backends.cuda.cupti._layouts import CALLED, RecordKind
+from gpustreamlab._util.kernel_names import short_name
+from gpustreamlab.backends._activity import Step
+from gpustreamlab.backends.cuda._libcuda import load_libcuda
+from gpustreamlab.backends.cuda.cupti._accesses import AccessReader
+from gpustreamlab.backends.cuda.cupti._blocks import BlockChange, ask_driver
+from gpustreamlab.backends.cuda.cupti._buffers import CALL_FIELDS, ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED, RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
+from gpustreamlab.backends.cuda.cupti._pools import TorchBlocks
 from gpustreamlab.backends.cuda.cupti._records import Records, concat_records, parse_buffer
+from gpustreamlab.backends.cuda.cupti._work import demangle
 from gpustreamlab.typing import BoolArray, Int64Array
 
 _log = logging.getLogger(__name__)
@@ -168,7 +175,13 @@ class Sharer(Protocol):
     is_collecting: bool
     """Whether it was started and not stopped."""
 
-    def take_in(self, records: Records, dropped_count: int) -> None:
+    tells_steps: bool
+    """Whether somebody looks for hazards."""
+
+    def take_blocks(self) -> list[BlockChange]:
+        """Return what a pool of its device gave out and took back since the last time."""
+
+    def take_in(self, records: Records, dropped_count: int, steps: Sequence[Step] = ()) -> None:
         """Take what was handed out, for the next drain, and how many records are missing."""
 
 
@@ -184,6 +197,9 @@ class Sharing:
         self.contexts: dict[int, int] = {}
         """The contexts of streams that sessions have or had, by the numbers of those."""
         self._buffers: list[ActivityBuffers] = []
+        self._accesses: list[AccessReader] = []
+        self.torch_blocks = TorchBlocks()
+        """What torch's allocator gives out."""
 
     @property
     def buffers(self) -> ActivityBuffers:
@@ -191,6 +207,35 @@ class Sharing:
         if not self._buffers:
             self._buffers.append(ActivityBuffers())
         return self._buffers[0]
+
+    def begin_calls(self, cupti: Cupti) -> None:
+        """Follow calls from now on: what was done before was not seen. The lock is held."""
+        buffers = self.buffers
+        for number, name in cupti.followed_calls.items():
+            buffers.set_shape(number, name)
+        driver = load_libcuda()
+        buffers.begin_calls(driver)
+        self._accesses = [
+            AccessReader(
+                name_of=lambda function: short_name(demangle(buffers.function_name(function))),
+                ask=ask_driver(driver),
+                tell_memory=buffers.tell_memory,
+            )
+        ]
+
+    def look_at_pools(self) -> None:
+        """Let the reader of accesses know what pools of libraries did by now."""
+        for reader in self._accesses:
+            self._take_blocks(reader)
+
+    def _take_blocks(self, reader: AccessReader) -> None:
+        if any(source.tells_steps for source in self.sharers) and (there := self.torch_blocks.begin()) is not None:
+            reader.seed(there)
+        reader.has_unseen_pool = self.torch_blocks.is_unseen
+        changes = self.torch_blocks.take()
+        for source in self.sharers:
+            changes += source.take_blocks()
+        reader.add_changes(sorted(changes, key=lambda change: change.wall_ns))
 
     def claim(self, context: int, stream: int, source: Sharer) -> None:
         """Note that a stream is of a source's session."""
@@ -218,10 +263,18 @@ class Sharing:
                 parts.append(parse_buffer(data, cupti.layouts))
             finally:
                 buffers.give_back(ticket)
-        calls, lost_count = buffers.take_calls()
+        calls, words, lost_count = buffers.take_calls()
+        steps: list[Step] = []
         if len(calls):
-            columns = {name: calls[name] for name in CALL.names or ()}
-            parts.append(Records(columns={CALLED: columns}, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))
+            columns = {CALLED: {name: calls[name] for name in CALL_FIELDS}}
+            for reader in self._accesses:
+                reader.follow(is_on=any(source.tells_steps for source in self.sharers))
+                if lost_count:
+                    reader.begin()  # memory may have been freed unseen
+                self._take_blocks(reader)
+                columns[ACCESSED] = reader.read(calls, words, cupti.shapes)
+                steps, reader.steps = reader.steps, []
+            parts.append(Records(columns=columns, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))
         dropped = ctypes.c_size_t()
         if cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)):
             dropped.value = 0
@@ -233,7 +286,7 @@ class Sharing:
                 "%s wrote %d bytes that cannot be read: %s", cupti.title, records.skipped_bytes, dict(records.unknown_kinds)
             )
         for source in self.sharers:
-            source.take_in(records, dropped.value + lost_count)
+            source.take_in(records, dropped.value + lost_count, steps)
 
 
 def stream_key(context: NDArray[Any], stream: NDArray[Any]) -> Int64Array:

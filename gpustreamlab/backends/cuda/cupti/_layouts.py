@@ -52,6 +52,8 @@ class CopyKind(IntEnum):
 
 CALLED = 254
 """No kind of CUPTI's: a call of the driver that our callback followed, see callbacks.c."""
+ACCESSED = 253
+"""Likewise: memory that a call's work touches, see `_accesses.py`."""
 STAGED = 255
 """No code of CUPTI's: from device to device through the host, see `join_staged`."""
 
@@ -72,7 +74,10 @@ class MemoryKind(IntEnum):
 class SynchronizationKind(IntEnum):
     """What the host or a stream waited for (CUpti_ActivitySynchronizationType)."""
 
+    EVENT_SYNCHRONIZE = 1
     STREAM_WAIT_EVENT = 2
+    STREAM_SYNCHRONIZE = 3
+    CONTEXT_SYNCHRONIZE = 4
 
 
 class MemoryOperation(IntEnum):

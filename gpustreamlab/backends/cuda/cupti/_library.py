@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gpustreamlab._util.words import update_line
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.cuda._libcuda import cupti_line, exact_cupti_line, load_libcuda
+from gpustreamlab.backends.cuda.cupti._arguments import Shape, shape_of
 from gpustreamlab.backends.cuda.cupti._layouts import CALLED, WORK_KINDS, CallbackDomain, Layouts, RecordKind, find_layouts
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 
@@ -217,7 +218,7 @@ class Cupti:
         return self._subscriber is not None
 
     def enable_calls(self, callback: Any) -> None:
-        """Follow the calls of the driver that launch, wait or allocate by this callback; record them where another subscribed.
+        """Follow the calls of the driver that launch, order or allocate by this callback; record them where another subscribed.
 
         The runtime's calls pass through the driver's. Beside records of kernels, records of calls make a launch 1.35 to 2.1
         times as long, and an empty callback no longer than it is: docs/explanations/decisions/0036.
@@ -227,7 +228,7 @@ class Cupti:
             # Enabling single functions alone is accepted by 13.0 and records nothing; leaving all others out works.
             self._set_other_calls(is_on=0)
             return
-        self._follow(self.call_classes[CallbackDomain.DRIVER_API], is_on=1)
+        self._follow(self.followed_calls, is_on=1)
 
     def disable_calls(self) -> None:
         """Follow and record no calls."""
@@ -238,7 +239,7 @@ class Cupti:
         """Miss no launch of a graph from now on; see `look_for_graphs`."""
         if self._subscriber is not None:
             domain = CallbackDomain.DRIVER_API
-            self._follow(self.call_classes[domain].keys() - {*self._graph_calls[domain]}, is_on=0)
+            self._follow(self.followed_calls.keys() - {*self._graph_calls[domain]}, is_on=0)
             return
         for kind in (RecordKind.DRIVER, RecordKind.RUNTIME):
             self.call("cuptiActivityEnable", int(kind))
@@ -289,6 +290,19 @@ class Cupti:
         }
 
     @cached_property
+    def followed_calls(self) -> dict[int, str]:
+        """The driver's functions that are followed where a callback can be: by number the name as CUPTI has it."""
+        names = self._full_names[CallbackDomain.DRIVER_API]
+        shown = self.call_classes[CallbackDomain.DRIVER_API]
+        return {number: name for number, name in names.items() if number in shown or shape_of(name) is not None}
+
+    @cached_property
+    def shapes(self) -> dict[int, Shape]:
+        """What is noted of the driver's functions that say something of memory or order, by number."""
+        found = {number: shape_of(name) for number, name in self.followed_calls.items()}
+        return {number: shape for number, shape in found.items() if shape is not None}
+
+    @cached_property
     def _graph_calls(self) -> dict[CallbackDomain, list[int]]:
         """The functions that launch a graph."""
         return {
@@ -297,14 +311,22 @@ class Cupti:
 
     @cached_property
     def _names(self) -> dict[CallbackDomain, dict[int, str]]:
-        """The name of every callback id in use."""
+        """The name of every callback id in use, as it is called in programs."""
+        return {
+            domain: {number: _SUFFIX.sub("", name) for number, name in names.items()}
+            for domain, names in self._full_names.items()
+        }
+
+    @cached_property
+    def _full_names(self) -> dict[CallbackDomain, dict[int, str]]:
+        """The name of every callback id in use, with the version of its parameters."""
         found: dict[CallbackDomain, dict[int, str]] = {domain: {} for domain in _SETTERS}
         text = ctypes.c_char_p()
         for domain, names in found.items():
             for number in range(1, _LAST_CALLBACK):
                 code = self.call("cuptiGetCallbackName", int(domain), ctypes.c_uint32(number), ctypes.byref(text))
                 if code == 0 and text.value:
-                    names[number] = _SUFFIX.sub("", text.value.decode()).lstrip("_")
+                    names[number] = text.value.decode().lstrip("_")
         return found
 
 

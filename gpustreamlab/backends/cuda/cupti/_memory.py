@@ -80,6 +80,7 @@ class PoolWatch:
         self._current_device = cupy.cuda.runtime.getDevice
         self._changes: deque[_Change] = deque(maxlen=KEPT_SAMPLES)
         self._samples: deque[PoolSample] = deque(maxlen=KEPT_SAMPLES)
+        self._given: deque[tuple[int, int, int, int]] = deque(maxlen=KEPT_SAMPLES)
         self._held: dict[str, dict[tuple[int, int], int]] = {USED: {}, RESERVED: {}}
         self._blocks: dict[str, dict[int, Block]] = {USED: {}, RESERVED: {}}
         self._key_of: Callable[[int], tuple[int, int]] | None = None
@@ -126,12 +127,21 @@ class PoolWatch:
             taken.append(self._samples.popleft())
         return taken
 
+    def take_given(self) -> list[tuple[int, int, int, int]]:
+        """Return what was given out and taken back since the last time: host time, address, bytes or 0, and stream's handle."""
+        taken = []
+        while self._given:
+            taken.append(self._given.popleft())
+        return taken
+
     def note_new(self, name: str, address: int, size_bytes: int) -> None:
         """Take an allocation on the current stream and device: CuPy 14.2 told hooks of the first card for one on the second."""
         if not address or self._current_device() != self._ordinal:
             return
         key = self._find_key()
         now_ns = self._host_time_ns()
+        if name == USED:
+            self._given.append((now_ns, address, size_bytes, int(self._stream().ptr)))
         if key is None:
             self.note_gone(name, address)
         else:
@@ -140,6 +150,8 @@ class PoolWatch:
     def note_gone(self, name: str, address: int, *, at_host_ns: int | None = None) -> None:
         """Take that an allocation is given back, now or at a host time; one that is not known, or is newer, is ignored."""
         now_ns = self._host_time_ns()
+        if name == USED:
+            self._given.append((now_ns, address, 0, 0))
         self._note(_Change(name, address, None, now_ns, now_ns if at_host_ns is None else at_host_ns))
 
     def _find_key(self) -> tuple[int, int] | None:

@@ -6,18 +6,30 @@ import ctypes
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from gpustreamlab._util.defences import HomeProcess, process_lock
-from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBatch, StreamFacts, WorkBatch
+from gpustreamlab.backends._activity import (
+    AccessBatch,
+    Activities,
+    AnnotationBatch,
+    CallBatch,
+    Step,
+    StepKind,
+    StreamFacts,
+    WorkBatch,
+)
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._kernels import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
+from gpustreamlab.backends.cuda.cupti._accesses import ACCESS_FIELDS
+from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from gpustreamlab.backends.cuda.cupti._calls import (
     CallReader,
     CallTimes,
@@ -36,10 +48,10 @@ from gpustreamlab.backends.cuda.cupti._clients import (
     stream_key,
 )
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock
-from gpustreamlab.backends.cuda.cupti._layouts import CALLED, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED, RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
-from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records
+from gpustreamlab.backends.cuda.cupti._records import FIELD, CallNumbers, Columns, Records, concat_records
 from gpustreamlab.backends.cuda.cupti._work import (
     NodeNumbers,
     StreamBook,
@@ -99,6 +111,11 @@ _Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
 class CuptiSource:
     """An `ActivitySource` of one CUDA device."""
 
+    tells_steps = False
+    """Whether `Activities.steps` are told: somebody looks for hazards."""
+    is_attached = False
+    """Whether CUPTI is in the calls of this process because of this source."""
+
     def __init__(
         self,
         cupti: Cupti,
@@ -142,6 +159,7 @@ class CuptiSource:
         # What was handed out and not looked at yet; what came before the first anchor did.
         self._inbox: list[Records] = []
         self._held: list[Records] = []
+        self._steps: deque[Step] = deque(maxlen=HELD_RECORDS)
         # The numbers of the calls at the start and at the stop, where others collected before or after: what was enqueued
         # outside of them is theirs alone. Anchors tell them: which of the two each is, by its tag.
         self._calls_between = [0, NEVER_NS]
@@ -152,8 +170,6 @@ class CuptiSource:
         self._stopped_host_ns = NEVER_NS
         self.times_ranges = False
         """Whether ranges can be timed by the work inside them."""
-        self.is_attached = False
-        """Whether CUPTI is in the calls of this process because of this source."""
         self._home = HomeProcess()  # in a forked child CUDA does not work, and a lock may be held for ever
 
     @property
@@ -307,6 +323,8 @@ class CuptiSource:
                 self._detach()
             SHARING.sharers.remove(self)
             self._inbox = []
+            if not any(other.tells_steps for other in SHARING.sharers):
+                SHARING.torch_blocks.end()
 
     def _begin(self) -> None:
         self.lost_reason, self._is_handed_over = "", False
@@ -314,11 +332,14 @@ class CuptiSource:
         if not SHARING.collecting(but=self):
             SHARING.buffers.register(self._cupti)
         SHARING.hand_out(self._cupti)  # what is there came for others
+        if not SHARING.collecting(but=self):
+            SHARING.begin_calls(self._cupti)
         if self not in SHARING.sharers:
             self._watch.take()
             self._numbers.begin()
             self._calls_between = [0, NEVER_NS]
             SHARING.sharers.append(self)
+        SHARING.look_at_pools()
         if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
@@ -452,7 +473,7 @@ class CuptiSource:
     def _read(self, records: Records, *, is_last: bool) -> Activities:
         if not self._clock.anchor_count:
             self._hold(records, is_last=is_last)
-            return Activities()
+            return Activities(**self._take_steps())
         records, self._held = concat_records([*self._held, records]), []
         self._streams.note(records)
         texts = Texts()
@@ -468,18 +489,38 @@ class CuptiSource:
             annotations=self._placed(annotations),
             dependencies=self._dependencies.read(records),
             memory=memory,
+            accesses=_access_batch(records),
+            **self._take_steps(),
             told_until=told_until(records, self._wall, self._call_times),
             names=tuple(texts.names),
             details=tuple(texts.details),
         )
 
-    def take_in(self, records: Records, dropped_count: int) -> None:
+    def take_in(self, records: Records, dropped_count: int, steps: Sequence[Step] = ()) -> None:
         """Take what was handed out, for the next drain, and how many records are missing."""
         self.dropped_count += dropped_count
+        if self.tells_steps:
+            self._steps.extend(steps)
         if sum(part.record_count for part in self._inbox) > HELD_RECORDS:  # nobody drains it
             self.dropped_count += records.record_count
         elif records.record_count:
             self._inbox.append(records)
+
+    def take_blocks(self) -> list[BlockChange]:
+        """Return what CuPy's pool gave out and took back since the last time."""
+        return [BlockChange(self._wall.to_wall_ns(at_ns), *facts) for at_ns, *facts in self._watch.take_given()]
+
+    def _take_steps(self) -> dict[str, Any]:
+        """Return what changes the order of work, but what the session only looks at."""
+        steps, self._steps = self._steps, deque(maxlen=HELD_RECORDS)
+        if not steps:
+            return {}
+        host_ns = self._wall.to_host_ns(np.array([step.wall_ns for step in steps], np.int64))
+        thread = np.array([step.thread for step in steps], np.int64)
+        is_seen = np.array([step.kind in _SEEN for step in steps], bool)
+        is_own = self._are_own(thread=thread, start_host_ns=host_ns, correlation=np.zeros_like(thread)) & is_seen
+        kept = tuple(step for step, is_left_out in zip(steps, is_own.tolist(), strict=True) if not is_left_out)
+        return {"steps": kept, "step_host_ns": host_ns[~is_own]}
 
     def _hold(self, records: Records, *, is_last: bool) -> None:
         """Keep records until an anchor tells when they were, as far as there is room."""
@@ -558,6 +599,16 @@ class CuptiSource:
         if who:
             self.lost_reason = _taken_over_by(who)
         return records
+
+
+_SEEN = {StepKind.SEEN_EVENT, StepKind.SEEN_STREAM, StepKind.SEEN_ALL}
+
+
+def _access_batch(records: Records) -> AccessBatch:
+    columns = records.columns.get(ACCESSED)
+    if columns is None:
+        return AccessBatch()
+    return AccessBatch(correlation=columns[FIELD], **{name: columns[name] for name in ACCESS_FIELDS[1:]})
 
 
 def _taken_over_by(who: str) -> str:

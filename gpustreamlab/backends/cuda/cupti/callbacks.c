@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -153,18 +154,18 @@ uint64_t take_spilt_bytes(void)
 }
 
 /* Calls of the driver, in a ring that any thread writes and one reads. It has no lock: threads that launch at once must not wait
- * for each other, and activity records of calls cost more than all the rest (docs/explanations/decisions/0036). A slot is taken by
- * moving `call_head`, and can be read once its `ticket` says so: a thread that is interrupted in between holds up the reader, and
- * nobody who writes.
+ * for each other, and activity records of calls cost more than all the rest (docs/explanations/decisions/0036). Slots are taken by
+ * moving `call_head`, and can be read once the first one's `ticket` says so: a thread that is interrupted in between holds up the
+ * reader, and nobody who writes. A call takes one slot, and one more for each `WORDS` words that it brings.
  */
-enum { CALLS = 1 << 20, ENTER = 0 };
+enum { CALLS = 1 << 20, WORDS = 7, MOST_WORDS = 512, ENTER = 0 };
 
 /* The first fields of CUpti_CallbackData. */
 struct callback_data {
     int site; /* where the call is: at its begin, or about to return */
     const char *function_name;
     const void *parameters;
-    void *return_value;
+    const int *return_value;
     const char *symbol_name;
     void *context;
     uint32_t context_number;
@@ -174,28 +175,392 @@ struct callback_data {
 
 struct call {
     uint64_t start_ns, end_ns;
-    uint32_t thread, number, function;
-    uint32_t padding;
+    uint32_t thread, number;
+    uint16_t function, word_count;
+    uint32_t flags; /* see `enum flag` */
+    uint64_t stream, object, size; /* what the call's shape says; of a launch the function, and what stands for its numbers */
 };
 
+enum flag { FAILED = 1, OPAQUE = 2, NON_BLOCKING = 4, BLOCKING = 8, PER_THREAD = 16 };
+
 struct slot {
-    _Atomic uint64_t ticket; /* which turn has been written, counted from 1 */
-    struct call call;
+    _Atomic uint64_t ticket; /* which turn has been written, counted from 1; 0 where it holds words of the call before it */
+    union {
+        struct call call;
+        uint64_t words[WORDS];
+    };
 };
 
 static struct slot *ring;
 static _Atomic uint64_t call_head, call_tail, calls_lost;
 
-/* Make the ring, once; return 0 if that has worked. Only what is written takes memory. */
+/* What of a call's parameters is noted. Python tells it by the functions' numbers (_arguments.py): kind, and where in words of 8
+ * bytes, counted from 1, the stream, the object, the size and one more stand; 0 for nowhere. `scale` is bytes of an element.
+ */
+enum kind { PLAIN, MADE, PLACED, PITCHED, ASKED, LAUNCH, LAUNCH_EX, COPY, COPY_2D, COPY_3D, FILL_2D, UNLOAD, DESTROY, NAMED };
+
+struct shape {
+    uint8_t kind, stream, object, size, other, scale, per_thread, unused;
+};
+
+enum { FUNCTIONS = 2048 };
+static struct shape shapes[FUNCTIONS];
+
+void set_shape(uint32_t function, struct shape shape)
+{
+    if (function < FUNCTIONS)
+        shapes[function] = shape;
+}
+
+/* Which memory there is, by pages of 2 MiB: what was ever allocated, and what the reader found to be no memory. A word of a
+ * parameter is noted unless it is known to be no address; which allocation it lies in, the reader finds, who has all in order.
+ */
+enum { PAGE_BITS = 21, ADDRESS_BITS = 48 };
+enum page { UNSEEN, HELD, EMPTY };
+static _Atomic uint8_t *pages;
+
+static void hold(uint64_t address, uint64_t bytes)
+{
+    if (!pages || !address || address >> ADDRESS_BITS || !bytes || bytes > ((uint64_t)1 << ADDRESS_BITS) - address)
+        return;
+    for (uint64_t page = address >> PAGE_BITS; page <= (address + bytes - 1) >> PAGE_BITS; page++)
+        if (atomic_load_explicit(pages + page, memory_order_relaxed) != HELD)
+            atomic_store_explicit(pages + page, HELD, memory_order_relaxed);
+}
+
+/* For Python: there is memory here, or `bytes` is 0: at this address there is none. */
+void tell_memory(uint64_t address, uint64_t bytes)
+{
+    uint8_t unseen = UNSEEN;
+    if (bytes)
+        hold(address, bytes);
+    else if (pages && !(address >> ADDRESS_BITS))
+        atomic_compare_exchange_strong(pages + (address >> PAGE_BITS), &unseen, EMPTY);
+}
+
+static int may_be_address(uint64_t word)
+{
+    if (word >> ADDRESS_BITS || !(word >> PAGE_BITS))
+        return 0;
+    uint8_t page = atomic_load_explicit(pages + (word >> PAGE_BITS), memory_order_relaxed);
+    return page == HELD || (page == UNSEEN && word >> 32);
+}
+
+/* The driver's questions; each may be missing. */
+typedef int (*parameter_info)(void *, size_t, size_t *, size_t *);
+typedef int (*name_info)(const char **, void *);
+static struct driver {
+    parameter_info function_parameter, kernel_parameter;
+    int (*kernel_function)(void **, void *);
+    name_info function_name, kernel_name;
+    int (*stream_flags)(void *, unsigned *);
+} driver;
+
+void set_driver(const struct driver *given)
+{
+    driver = *given;
+}
+
+/* Parameters by function, each found once. Where code is unloaded, a function's handle may be
+ * another one's afterwards, so what is known is of a `generation`. Layouts lie behind each other in `layouts` and never move.
+ */
+struct parameter {
+    uint16_t index, offset, size;
+};
+
+struct layout {
+    uint64_t generation;
+    uint32_t count, name_bytes; /* `UNKNOWN` of them where the driver does not tell; the name stands behind them */
+    struct parameter parameters[];
+};
+
+struct known {
+    _Atomic uint64_t handle;
+    struct layout *_Atomic layout;
+};
+
+enum { KNOWN = 1 << 15, PROBES = 64, LAYOUT_BYTES = 1 << 25, MOST_PARAMETERS = 1024, MOST_OF_NAME = 4096 };
+static const uint32_t UNKNOWN = UINT32_MAX;
+static struct known *known;
+static uint8_t *layouts;
+static _Atomic uint64_t layout_bytes, generation = 1;
+
+static void *map(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* Make the ring and the tables, once; return 0 if that has worked. Only what is written takes memory. */
 int set_up_calls(void)
 {
     if (ring)
         return 0;
-    void *memory = mmap(NULL, CALLS * sizeof *ring, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
+    known = map(KNOWN * sizeof *known);
+    layouts = map(LAYOUT_BYTES);
+    pages = map((size_t)1 << (ADDRESS_BITS - PAGE_BITS));
+    struct slot *made = map(CALLS * sizeof *ring);
+    if (!known || !layouts || !pages || !made)
         return -1;
-    ring = memory;
+    ring = made;
     return 0;
+}
+
+static uint64_t hash(uint64_t handle)
+{
+    return (handle >> 4) * 0x9E3779B97F4A7C15u >> 40;
+}
+
+/* Return where a function is in the table, or may be put; NULL where there is no room. */
+static struct known *find_known(uint64_t handle)
+{
+    for (uint64_t probe = 0, place = hash(handle); probe < PROBES; probe++, place++) {
+        struct known *one = known + place % KNOWN;
+        uint64_t there = atomic_load_explicit(&one->handle, memory_order_acquire);
+        if (!there && atomic_compare_exchange_strong(&one->handle, &there, handle))
+            return one;
+        if (there == handle)
+            return one;
+    }
+    return NULL;
+}
+
+/* Ask the driver for a function's parameters. One that was launched by the runtime may be a CUkernel. */
+static struct layout *ask_layout(void *function, uint64_t now)
+{
+    struct parameter found[MOST_PARAMETERS];
+    uint32_t count = 0;
+    size_t offset, size, index = 0;
+    void *of_kernel;
+    const char *name = NULL;
+    parameter_info ask = driver.function_parameter;
+    name_info ask_name = driver.function_name;
+    int code = ask ? ask(function, 0, &offset, &size) : -1;
+    int is_function = ask && !code;
+    if (!is_function && driver.kernel_parameter && driver.kernel_function && !driver.kernel_function(&of_kernel, function)) {
+        ask = driver.kernel_parameter, ask_name = driver.kernel_name;
+        code = ask(function, 0, &offset, &size);
+        is_function = 1;
+    }
+    for (; !code; code = ask(function, ++index, &offset, &size)) {
+        if (count == MOST_PARAMETERS || offset + size > UINT16_MAX || index > UINT16_MAX) {
+            is_function = 0, count = 0;
+            break;
+        }
+        found[count++] = (struct parameter){index, offset, size};
+    }
+    /* Without any parameter the answer is as for a wrong handle: a function of which only the name is known. */
+    if (ask_name && ask_name(&name, function))
+        name = NULL;
+    is_function = is_function || name;
+    size_t name_bytes = name ? strnlen(name, MOST_OF_NAME) : 0;
+    size_t bytes = sizeof(struct layout) + count * sizeof *found + name_bytes;
+    bytes = (bytes + 7) / 8 * 8;
+    uint64_t begin = atomic_fetch_add(&layout_bytes, bytes);
+    if (begin + bytes > LAYOUT_BYTES)
+        return NULL;
+    struct layout *layout = (struct layout *)(layouts + begin);
+    *layout = (struct layout){.generation = now, .count = is_function ? count : UNKNOWN, .name_bytes = name_bytes};
+    memcpy(layout->parameters, found, count * sizeof *found);
+    if (name)
+        memcpy(layout->parameters + count, name, name_bytes);
+    return layout;
+}
+
+static struct layout *find_layout(void *function)
+{
+    struct known *place = find_known((uintptr_t)function);
+    if (!place)
+        return NULL;
+    uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
+    struct layout *layout = atomic_load_explicit(&place->layout, memory_order_acquire);
+    if (!layout || layout->generation != now) {
+        layout = ask_layout(function, now);
+        if (layout)
+            atomic_store_explicit(&place->layout, layout, memory_order_release);
+    }
+    return layout;
+}
+
+/* For Python: copy the name of a function that was launched; return its length, 0 where it is not known. */
+uint64_t function_name(uint64_t function, char *into, uint64_t most)
+{
+    for (uint64_t probe = 0, place = hash(function); probe < PROBES; probe++, place++) {
+        struct known *one = known + place % KNOWN;
+        if (atomic_load(&one->handle) != function)
+            continue;
+        struct layout *layout = atomic_load(&one->layout);
+        if (!layout)
+            return 0;
+        uint64_t bytes = layout->name_bytes < most ? layout->name_bytes : most;
+        memcpy(into, layout->parameters + (layout->count == UNKNOWN ? 0 : layout->count), bytes);
+        return bytes;
+    }
+    return 0;
+}
+
+/* The parameters as one buffer, as `extra` gives them: a list of markers and values. */
+static const uint8_t *packed_parameters(void *const *extra, size_t *bytes)
+{
+    const uint8_t *buffer = NULL;
+    *bytes = 0;
+    for (int i = 0; extra && extra[i] && i < 8; i += 2) {
+        if ((uintptr_t)extra[i] == 1)
+            buffer = extra[i + 1];
+        else if ((uintptr_t)extra[i] == 2)
+            *bytes = *(const size_t *)extra[i + 1];
+    }
+    return buffer;
+}
+
+/* Find the words of a launch's parameters that may be addresses, each with its place among them in the upper bits. All else
+ * goes into one number: launches that differ in it may use different parts of the same memory.
+ */
+static void read_arguments(struct call *call, void *const *given, void *const *extra, uint64_t *words)
+{
+    struct layout *layout = find_layout((void *)(uintptr_t)call->object);
+    size_t packed_bytes = 0;
+    const uint8_t *packed = given ? NULL : packed_parameters(extra, &packed_bytes);
+    if (!layout || layout->count == UNKNOWN || (layout->count && !given && !packed)) {
+        call->flags |= OPAQUE;
+        return;
+    }
+    for (uint32_t i = 0; i < layout->count; i++) {
+        struct parameter one = layout->parameters[i];
+        if (!given && (size_t)one.offset + one.size > packed_bytes)
+            break;
+        const uint8_t *bytes = given ? given[one.index] : packed + one.offset;
+        uint32_t place = 0;
+        for (uint32_t left; (left = one.size - place); place += left < 8 ? left : 8) {
+            uint64_t word = 0;
+            memcpy(&word, bytes + place, left < 8 ? left : 8);
+            if (left < 8 || (one.offset + place) % 8 || !may_be_address(word))
+                call->size = (call->size ^ word) * 0x9E3779B97F4A7C15u, call->size ^= call->size >> 29;
+            else if (call->word_count < MOST_WORDS)
+                words[call->word_count++] = word | (uint64_t)((one.offset + place) / 8) << ADDRESS_BITS;
+            else
+                call->flags |= OPAQUE;
+        }
+    }
+}
+
+/* Whether streams wait for the legacy default stream, asked once for each. */
+enum { STREAMS = 1 << 12, STREAM_PROBES = 8 };
+static _Atomic uint64_t streams[STREAMS]; /* handle and flag */
+
+static uint32_t stream_flag(uint64_t stream)
+{
+    if (stream <= 2)
+        return 0;
+    _Atomic uint64_t *room = streams + hash(stream) % STREAMS;
+    for (int probe = 0; probe < STREAM_PROBES; probe++) {
+        _Atomic uint64_t *place = streams + (hash(stream) + probe) % STREAMS;
+        uint64_t there = atomic_load_explicit(place, memory_order_relaxed);
+        if (there >> 8 == stream)
+            return there & 0xFF;
+        if (!there)
+            room = place;
+    }
+    unsigned flags;
+    if (!driver.stream_flags || driver.stream_flags((void *)(uintptr_t)stream, &flags))
+        return 0;
+    uint32_t flag = flags & 1 ? NON_BLOCKING : BLOCKING;
+    atomic_store_explicit(room, stream << 8 | flag, memory_order_relaxed);
+    return flag;
+}
+
+/* For Python: recording begins; what was done before it was not seen. */
+void begin_calls(void)
+{
+    atomic_fetch_add(&generation, 1);
+    for (int i = 0; i < STREAMS; i++)
+        atomic_store_explicit(streams + i, 0, memory_order_relaxed);
+    madvise(pages, (size_t)1 << (ADDRESS_BITS - PAGE_BITS), MADV_DONTNEED);
+}
+
+static void forget_stream(uint64_t stream)
+{
+    for (int probe = 0; probe < STREAM_PROBES; probe++) {
+        _Atomic uint64_t *place = streams + (hash(stream) + probe) % STREAMS;
+        if (atomic_load_explicit(place, memory_order_relaxed) >> 8 == stream)
+            atomic_store_explicit(place, 0, memory_order_relaxed);
+    }
+}
+
+/* The ends of a rectangular or a box-shaped copy: CUDA_MEMCPY2D and CUDA_MEMCPY3D, in words; an array has no address. */
+static void read_end(const uint64_t *end, int dimensions, const uint64_t *lengths, uint64_t *address, uint64_t *bytes)
+{
+    const uint64_t *from = end + dimensions + (dimensions == 3); /* behind x, y (and z, and the level) */
+    uint32_t memory = (uint32_t)from[0];
+    uint64_t pitch = dimensions == 2 ? from[4] : from[5], rows = dimensions == 2 ? 0 : from[6];
+    uint64_t depth = dimensions == 3 ? lengths[2] : 1, z = dimensions == 3 ? end[2] : 0;
+    *address = memory == 1 ? from[1] : memory == 2 || memory == 4 ? from[2] : 0;
+    *bytes = 0;
+    if (*address && lengths[0] && lengths[1] && depth) {
+        *address += (z * rows + end[1]) * pitch + end[0];
+        *bytes = ((depth - 1) * rows + lengths[1] - 1) * pitch + lengths[0];
+    }
+}
+
+static uint64_t at(const void *parameters, unsigned place)
+{
+    return place && parameters ? ((const uint64_t *)parameters)[place - 1] : 0;
+}
+
+/* Note what a call is about. `words` has room for `MOST_WORDS`. */
+static void read_call(struct call *call, struct shape shape, const void *parameters, uint64_t *words)
+{
+    call->stream = at(parameters, shape.stream);
+    call->object = at(parameters, shape.object);
+    call->size = at(parameters, shape.size) * (shape.scale ? shape.scale : 1);
+    call->flags |= shape.per_thread ? PER_THREAD : 0;
+    const uint64_t *structure;
+    switch (shape.kind) {
+    case MADE:
+        call->object = call->object ? *(const uint64_t *)(uintptr_t)call->object : 0;
+        hold(call->object, call->size);
+        break;
+    case NAMED:
+        call->object = call->object ? *(const uint64_t *)(uintptr_t)call->object : 0;
+        break;
+    case PLACED:
+        hold(call->object, call->size);
+        break;
+    case PITCHED: /* the pitch is an output, and the rows are the size */
+        call->object = *(const uint64_t *)(uintptr_t)call->object;
+        call->size *= *(const uint64_t *)(uintptr_t)at(parameters, shape.other);
+        hold(call->object, call->size);
+        break;
+    case LAUNCH_EX:
+        call->stream = ((const uint64_t *)(uintptr_t)call->stream)[4]; /* of CUlaunchConfig */
+        /* fall through */
+    case LAUNCH: /* the size is where the arguments are */
+        structure = (const uint64_t *)(uintptr_t)call->size;
+        call->size = 0;
+        read_arguments(call, (void *const *)structure, (void *const *)(uintptr_t)at(parameters, shape.other), words);
+        break;
+    case COPY:
+        words[call->word_count++] = at(parameters, shape.other);
+        words[call->word_count++] = call->size;
+        break;
+    case COPY_2D:
+    case COPY_3D:
+        structure = (const uint64_t *)(uintptr_t)call->object;
+        int dimensions = shape.kind == COPY_2D ? 2 : 3;
+        int half = dimensions == 2 ? 7 : 11;
+        read_end(structure + half, dimensions, structure + 2 * half, &call->object, &call->size);
+        read_end(structure, dimensions, structure + 2 * half, words, words + 1);
+        call->word_count = 2;
+        break;
+    case FILL_2D: /* the size is the width; the pitch and the height stand before and behind */
+        if (call->size)
+            call->size += (at(parameters, shape.size + 1) - 1) * at(parameters, shape.other);
+        break;
+    default:
+        break;
+    }
+    if (call->stream && shape.kind != DESTROY)
+        call->flags |= stream_flag(call->stream);
 }
 
 /* The wall clock, by which CUPTI tells all its times. */
@@ -206,43 +571,77 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* CUpti_CallbackFunc: note when a call of the driver began and ended. */
-void note_call(void *unused, int domain, uint32_t function, const struct callback_data *data)
+static void write_call(const struct call *call, const uint64_t *words)
 {
-    (void)unused, (void)domain;
-    if (data->site == ENTER) {
-        *data->own = now_ns();
-        return;
-    }
-    struct call call = {.start_ns = *data->own, .end_ns = now_ns(), .number = data->number, .function = function};
-    call.thread = (uint32_t)(uintptr_t)pthread_self(); /* as CUPTI's records have it */
-    uint64_t ticket = atomic_load_explicit(&call_head, memory_order_relaxed);
+    uint64_t more = (call->word_count + WORDS - 1) / WORDS, ticket = atomic_load_explicit(&call_head, memory_order_relaxed);
     do {
-        if (ticket - atomic_load_explicit(&call_tail, memory_order_acquire) >= CALLS) {
+        if (ticket + 1 + more - atomic_load_explicit(&call_tail, memory_order_acquire) > CALLS) {
             atomic_fetch_add_explicit(&calls_lost, 1, memory_order_relaxed);
             return;
         }
-    } while (!atomic_compare_exchange_weak_explicit(&call_head, &ticket, ticket + 1, memory_order_relaxed, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&call_head, &ticket, ticket + 1 + more, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    for (uint64_t i = 0; i < more; i++) {
+        struct slot *slot = ring + (ticket + 1 + i) % CALLS;
+        uint64_t left = call->word_count - i * WORDS;
+        atomic_store_explicit(&slot->ticket, 0, memory_order_relaxed);
+        memcpy(slot->words, words + i * WORDS, (left < WORDS ? left : WORDS) * sizeof *words);
+    }
     struct slot *slot = ring + ticket % CALLS;
-    slot->call = call;
+    slot->call = *call;
     atomic_store_explicit(&slot->ticket, ticket + 1, memory_order_release);
 }
 
-/* For Python: move the oldest calls out of the ring; return how many. One thread at a time. */
-uint64_t take_calls(struct call *into, uint64_t most)
+/* CUpti_CallbackFunc: note when a call of the driver began and ended, and what it was about. */
+void note_call(void *unused, int domain, uint32_t function, const struct callback_data *data)
+{
+    (void)unused, (void)domain;
+    struct shape shape = function < FUNCTIONS ? shapes[function] : (struct shape){0};
+    if (shape.kind == UNLOAD)
+        atomic_fetch_add(&generation, 1);
+    if (data->site == ENTER) {
+        *data->own = now_ns();
+        if (shape.kind == DESTROY)
+            forget_stream(at(data->parameters, shape.stream));
+        return;
+    }
+    struct call call = {.start_ns = *data->own, .end_ns = now_ns(), .number = data->number, .function = (uint16_t)function};
+    uint64_t words[MOST_WORDS];
+    call.thread = (uint32_t)(uintptr_t)pthread_self(); /* as CUPTI's records have it */
+    if (data->return_value && *data->return_value) {
+        if (shape.kind == ASKED)
+            return;
+        call.flags = FAILED;
+    } else if (data->parameters)
+        read_call(&call, shape, data->parameters, words);
+    write_call(&call, words);
+}
+
+/* For Python: move the oldest calls out of the ring, and their words behind each other; return how many calls. One thread at a
+ * time.
+ */
+uint64_t take_calls(struct call *into, uint64_t most, uint64_t *words, uint64_t most_words)
 {
     uint64_t tail = atomic_load_explicit(&call_tail, memory_order_relaxed), count = 0;
     while (count < most) {
-        struct slot *slot = ring + (tail + count) % CALLS;
-        if (atomic_load_explicit(&slot->ticket, memory_order_acquire) != tail + count + 1)
+        struct slot *slot = ring + tail % CALLS;
+        if (atomic_load_explicit(&slot->ticket, memory_order_acquire) != tail + 1 || slot->call.word_count > most_words)
             break;
-        into[count++] = slot->call;
+        into[count] = slot->call;
+        most_words -= slot->call.word_count;
+        tail++;
+        for (uint64_t left = into[count].word_count; left; tail++) {
+            uint64_t here = left < WORDS ? left : WORDS;
+            memcpy(words, ring[tail % CALLS].words, here * sizeof *words);
+            words += here, left -= here;
+        }
+        count++;
     }
-    atomic_store_explicit(&call_tail, tail + count, memory_order_release);
+    atomic_store_explicit(&call_tail, tail, memory_order_release);
     return count;
 }
 
-/* For Python: how many calls wait in the ring. */
+/* For Python: how many slots of the ring are taken. */
 uint64_t count_calls(void)
 {
     return atomic_load(&call_head) - atomic_load(&call_tail);
