@@ -1,4 +1,4 @@
-"""The ``gpustreamlab`` command: ``view`` and ``convert`` open traces, ``doctor`` says what this machine can do."""
+"""The ``gpustreamlab`` command: ``run`` records a program, ``view`` and ``convert`` open traces, ``doctor`` looks around."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from gpustreamlab.backends.cuda.cupti._buffers import SOURCE, find_library
 from gpustreamlab.errors import GPUStreamLabError, OptionError
 from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
 from gpustreamlab.model import is_bare_page
+from gpustreamlab.run import add_run_parser, run
 from gpustreamlab.trace import Trace, load_trace
 
 _INPUTS = "several are ranks of one PyTorch job"
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         From argparse: with 2 for wrong arguments, with 0 after ``--help`` and ``--version``.
     """
     options = make_parser().parse_args(argv)
+    if options.command == "run":
+        return _run(options)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a sign for µ
     try:
@@ -72,11 +75,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _run(options: argparse.Namespace) -> int:
+    """Run a program: stdout, errors and interrupts are its own from then on."""
+    try:
+        run(options)
+    except GPUStreamLabError as error:
+        print(f"gpustreamlab: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     parser = argparse.ArgumentParser(prog="gpustreamlab", description="See and steer GPU concurrency from a notebook.")
     parser.add_argument("--version", action="version", version=f"gpustreamlab {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_run_parser(commands)
     doctor = commands.add_parser(
         "doctor",
         help="print what this machine supports, and the command that adds what is missing",

@@ -30,7 +30,7 @@ from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
-from gpustreamlab.streams.life import SessionLife, facts_table, known_sessions, session_facts
+from gpustreamlab.streams.life import SessionLife, facts_table, known_sessions, note_open, session_facts
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
@@ -139,7 +139,7 @@ class Session(ProcessBound, Watched):
         self._entered = False
         self._views = LiveViews(self._recorder)
         self._life.begin()
-        known_sessions.add(self)
+        note_open(self)
 
     def __enter__(self) -> Self:
         self._life.require_open("enter it")

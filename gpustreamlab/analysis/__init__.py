@@ -19,6 +19,7 @@ from gpustreamlab.analysis._busy import (
     union_edges,
     used_stream_count,
 )
+from gpustreamlab.analysis._card_idle import NO_CALL, CardIdle, card_idle
 from gpustreamlab.analysis._compare import (
     TraceComparison,
     compare_traces,
@@ -136,6 +137,7 @@ from gpustreamlab.analysis._utilization import (
 from gpustreamlab.model import display_name
 
 __all__ = [
+    "CardIdle",
     "CriticalPath",
     "Explanation",
     "Finding",
@@ -152,6 +154,7 @@ __all__ = [
     "Totals",
     "TraceComparison",
     "Utilization",
+    "card_idle",
     "critical_path",
     "explain",
     "host_waits",

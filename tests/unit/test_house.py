@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_080, 9),
     "adapters": (1_010, 4),
-    "analysis": (9_200, 25),
+    "analysis": (9_450, 27),
     "backends": (1_250, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (3_370, 11),
@@ -24,6 +24,7 @@ CEILINGS = {
     "notebook": (3_020, 11),
     "programs": (4_120, 9),
     "record": (5_010, 12),
+    "run": (1_100, 8),
     "sinks": (1_380, 4),
     "streams": (2_060, 6),
     "testing": (1_330, 5),
