@@ -39,6 +39,7 @@ from gpustreamlab.analysis._expect import (
 )
 from gpustreamlab.analysis._explain import LISTED_FINDINGS, Explanation, Finding, explain
 from gpustreamlab.analysis._explain_text import finding_texts
+from gpustreamlab.analysis._gate import Checked, Verdict, check_expression, judge
 from gpustreamlab.analysis._hazard_search import (
     ACCESSES_KEPT,
     FREED_KEPT,
