@@ -124,11 +124,16 @@ class ProgramRecording:
             timer.cancel()
         with suppress(ValueError):
             session_followers.remove(self._note_session)
+        for capture in self._captures:
+            capture.stop()  # first, so that the waits are none of the program's; what still runs comes all the same
         for session in self._sessions:
-            try:
-                session.close()
-            except GPUStreamLabError as error:
-                self.problems.append(" ".join(str(error).split()))
+            for step in (session.synchronize, session.close):
+                if session.state is not SessionState.OPEN:
+                    continue
+                try:
+                    step()
+                except GPUStreamLabError as error:
+                    self.problems.append(" ".join(str(error).split()))
         # Sessions that the program closed have their last trace, too.
         traces = [session.trace for session in self._sessions]
         used = [trace for trace in traces if len(trace)] or traces[:1]

@@ -16,7 +16,7 @@ CEILINGS = {
     "backends/cuda/cupti": (3_370, 11),
     "backends/sim": (4_840, 12),
     "cluster": (2_080, 7),
-    "doors": (5_050, 14),
+    "doors": (5_400, 15),
     "draw": (4_690, 13),
     "exchange": (4_560, 11),
     "memory": (1_470, 5),
