@@ -90,7 +90,7 @@ class ProgramRecording:
         self._captures: list[Capture] = []
         self._spools: list[Path] = []
         self._timers: list[threading.Timer] = []
-        self._is_in_window = not wanted.has_window
+        self._is_in_window = not wanted.has_window or (wanted.steps is not None and not wanted.steps[0])
         self._imports = ImportWatch(CUDA_MODULES, self._note_import)
         self._torch = TorchHooks(has_ranges=wanted.has_torch_ranges, on_step=None if wanted.steps is None else self._note_step)
         self._step_count = 0
