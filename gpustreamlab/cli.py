@@ -202,7 +202,7 @@ def view(options: argparse.Namespace) -> int:
         if not _is_same(options.inputs[0], page):  # a page with its data is there already
             trace.timeline().save(page)
         done("timeline")
-    print(*texts, f"Timeline: {page}", sep="\n\n", flush=True)
+    print(*filter(None, texts), f"Timeline: {page}", sep="\n\n", flush=True)
     if not options.no_open and _has_screen():
         webbrowser.open(page.resolve().as_uri())
     return 0
@@ -240,9 +240,18 @@ def _why(trace: Trace) -> str:
     return "\n\n".join([*told, *(["and more GPUs"] if len(devices) > _MOST_EXPLAINED else [])])
 
 
+def _idle(trace: Trace) -> str:
+    """Say when the card was idle, which needs no second stream; nothing of several processes on several GPUs."""
+    try:
+        found = trace.card_idle()
+    except OptionError:
+        return ""
+    return str(found) if found else ""
+
+
 _MOST_EXPLAINED = 8
 """GPUs that `view` explains."""
-_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "why": _why}
+_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "idle": _idle, "why": _why}
 _COMMANDS = {"doctor": doctor, "view": view, "convert": convert, "compare": compare}
 _REFUSED_STATUS = {"compare": 2}
 """Where 1 says something else than that a command could not do what it was asked."""

@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_080, 9),
     "adapters": (1_010, 4),
-    "analysis": (9_450, 27),
+    "analysis": (9_700, 27),
     "backends": (1_250, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (3_370, 11),
