@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
     from gpustreamlab.model import Layout, WorkqueueOptions, merge
     from gpustreamlab.node import Node
+    from gpustreamlab.recorded import record
     from gpustreamlab.session import Session
     from gpustreamlab.streams.stream import Event, Stream
     from gpustreamlab.timeline import Comparison, Timeline
@@ -42,6 +43,7 @@ __all__ = [
     "load_trace",
     "merge",
     "plan_partitions",
+    "record",
     "unload_ipython_extension",
 ]
 
@@ -67,6 +69,7 @@ _HOMES = {
     "load_trace": "trace",
     "merge": "model",
     "plan_partitions": "analysis",
+    "record": "recorded",
     "unload_ipython_extension": "magics",
 }
 _HOOKS = {"load_ipython_extension", "unload_ipython_extension"}
@@ -76,8 +79,8 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    # `record` is the name of a room, too, which is there by now, and can be called: the name stays the same thing.
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:

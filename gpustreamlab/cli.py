@@ -1,4 +1,4 @@
-"""The ``gpustreamlab`` command: ``view`` and ``convert`` open traces, ``doctor`` says what this machine can do."""
+"""The ``gpustreamlab`` command: ``run`` records a program, ``view`` and ``convert`` open traces, ``doctor`` looks around."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gpustreamlab import __version__
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line, wrap_lines
-from gpustreamlab.analysis import counts_text, summary_text
+from gpustreamlab.analysis import counts_text, judge, summary_text
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
 from gpustreamlab.backends.cuda.cupti._buffers import SOURCE, find_library
 from gpustreamlab.errors import GPUStreamLabError, OptionError
 from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
 from gpustreamlab.model import is_bare_page
+from gpustreamlab.run import add_run_parser, run
+from gpustreamlab.timeline import Comparison
 from gpustreamlab.trace import Trace, load_trace
 
 _INPUTS = "several are ranks of one PyTorch job"
@@ -48,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit status: 0; 1 where a file cannot be read or written, or ``doctor`` finds that no session can start, not even on
-        the simulated device; 130 after Ctrl-C; 141 where who reads the output has gone, as ``head`` does.
+        the simulated device, or ``compare`` finds a run that is not as it should be; 2 where that cannot be told; 130 after
+        Ctrl-C; 141 where who reads the output has gone, as ``head`` does.
 
     Raises
     ------
@@ -56,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         From argparse: with 2 for wrong arguments, with 0 after ``--help`` and ``--version``.
     """
     options = make_parser().parse_args(argv)
+    if options.command == "run":
+        return _run(options)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a sign for µ
     try:
@@ -66,10 +72,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE_STATUS
     except GPUStreamLabError as error:
         print(f"gpustreamlab: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        return _REFUSED_STATUS.get(options.command, 1)
     except KeyboardInterrupt:
         return _INTERRUPTED_STATUS
     return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a program: stdout, errors and interrupts are its own from then on."""
+    try:
+        run(options)
+    except GPUStreamLabError as error:
+        print(f"gpustreamlab: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -77,6 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpustreamlab", description="See and steer GPU concurrency from a notebook.")
     parser.add_argument("--version", action="version", version=f"gpustreamlab {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_run_parser(commands)
     doctor = commands.add_parser(
         "doctor",
         help="print what this machine supports, and the command that adds what is missing",
@@ -104,11 +120,64 @@ def make_parser() -> argparse.ArgumentParser:
     convert.add_argument("inputs", metavar="IN", nargs="+", help=f"the trace; {_INPUTS}")
     convert.add_argument("output", metavar="OUT", help="the file to write")
     convert.add_argument("--force", action="store_true", help="replace OUT where it exists")
+    _add_compare(commands)
     for command in (view, convert):
         command.add_argument(
             "--format", default=AUTO, metavar="NAME", help=f"what is read: {AUTO} (by its first bytes), {', '.join(FORMATS)}"
         )
     return parser
+
+
+def _add_compare(commands: Any) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="say whether a run is slower than its baseline, or not as expected: for CI",
+        description="Compare a run with its baseline. The exit status is 0; 1 if it is slower than --gate lets it be, or not "
+        "as expected; 2 if that cannot be told: a file that cannot be read, a name that is in no trace.",
+    )
+    compare.add_argument("base", metavar="BASE", help=f"the baseline: a trace, or @NAME for {BASELINES}/NAME.parquet")
+    compare.add_argument("new", metavar="NEW", help="the run: a trace, of gpustreamlab or of another tool")
+    compare.add_argument("--gate", type=float, metavar="PERCENT", help="how much longer the run may take than its baseline")
+    compare.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        metavar="EXPRESSION",
+        help="what the run should do, such as 'overlap(copy, compute) >= 0.6', 'wall <= 20 ms', 'idle < 10%%', "
+        "'p95(decode) < 2 ms', 'count(gemm) == 12', 'host_waits == 0'; may be given several times",
+    )
+    compare.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="how it is told")
+    compare.add_argument("--page", metavar="OUT.html", help="write both timelines and all figures as one page, too")
+    compare.add_argument("--update", action="store_true", help="let the run be the baseline @NAME from now on, if all holds")
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Compare a run with its baseline, and say whether it may pass."""
+    base = _baseline(options.base) if options.base.startswith("@") else Path(options.base)
+    if options.update and not options.base.startswith("@"):
+        raise OptionError("--update writes a named baseline: gpustreamlab compare @main new.parquet --update")
+    new = load_trace(options.new)
+    is_first = options.update and not base.exists()
+    old = new if is_first else load_trace(base)
+    verdict = judge(old, new, gate=options.gate, expected=options.expect)
+    print(getattr(verdict, options.format)())
+    if options.page is not None:
+        Comparison(old, new).save(options.page)
+    if options.update and verdict.holds:
+        base.parent.mkdir(parents=True, exist_ok=True)
+        new.save(base)
+    return 0 if verdict.holds else 1
+
+
+BASELINES = "gpustreamlab-baselines"
+"""Folder of baselines that have names."""
+
+
+def _baseline(name: str) -> Path:
+    """Return the file of a named baseline."""
+    if not name[1:] or Path(name[1:]).name != name[1:]:
+        raise OptionError(f"{name!r} names no baseline; use letters, as in @main.")
+    return Path(BASELINES) / f"{name[1:]}.parquet"
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -133,7 +202,7 @@ def view(options: argparse.Namespace) -> int:
         if not _is_same(options.inputs[0], page):  # a page with its data is there already
             trace.timeline().save(page)
         done("timeline")
-    print(*texts, f"Timeline: {page}", sep="\n\n", flush=True)
+    print(*filter(None, texts), f"Timeline: {page}", sep="\n\n", flush=True)
     if not options.no_open and _has_screen():
         webbrowser.open(page.resolve().as_uri())
     return 0
@@ -171,10 +240,21 @@ def _why(trace: Trace) -> str:
     return "\n\n".join([*told, *(["and more GPUs"] if len(devices) > _MOST_EXPLAINED else [])])
 
 
+def _idle(trace: Trace) -> str:
+    """Say when the card was idle, which needs no second stream; nothing of several processes on several GPUs."""
+    try:
+        found = trace.card_idle()
+    except OptionError:
+        return ""
+    return str(found) if found else ""
+
+
 _MOST_EXPLAINED = 8
 """GPUs that `view` explains."""
-_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "why": _why}
-_COMMANDS = {"doctor": doctor, "view": view, "convert": convert}
+_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "idle": _idle, "why": _why}
+_COMMANDS = {"doctor": doctor, "view": view, "convert": convert, "compare": compare}
+_REFUSED_STATUS = {"compare": 2}
+"""Where 1 says something else than that a command could not do what it was asked."""
 
 
 def _page_beside(file: str) -> Path:

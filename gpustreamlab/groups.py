@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from os import PathLike
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -15,6 +16,7 @@ from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab.adapters import Adapters
 from gpustreamlab.analysis import (
     Check,
+    Explanation,
     Hazards,
     Missed,
     ScratchTable,
@@ -28,7 +30,7 @@ from gpustreamlab.analysis import (
     expect_overlap,
 )
 from gpustreamlab.backends import Backend
-from gpustreamlab.errors import ExpectationError, InvalidNameError, OptionError
+from gpustreamlab.errors import ExpectationError, GPUStreamLabError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import SMMap
 from gpustreamlab.memory.guards import Guard
 from gpustreamlab.memory.hazards import variables_of
@@ -39,6 +41,7 @@ from gpustreamlab.record import OpenRange
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import read_plan, read_renamed
 from gpustreamlab.streams.stream import Stream, check_label
+from gpustreamlab.timeline import Timeline
 from gpustreamlab.trace import Trace, as_trace, load_trace
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
@@ -46,7 +49,9 @@ if TYPE_CHECKING:
     from gpustreamlab.notebook.partitioner import Partitioner
     from gpustreamlab.session import Session
 
-__all__ = ["Expect", "Expectation", "Group", "Memory", "PartitionTools", "Recording"]
+_log = logging.getLogger(__name__)
+
+__all__ = ["Expect", "Expectation", "Group", "Memory", "PartitionTools", "Recorded", "Recording"]
 
 
 class Group:
@@ -343,6 +348,107 @@ class Recording(Group):
         # Asked again: the recorder lets go of everything where another thread closes the session meanwhile.
         session._life.require_open("cut its trace")
         return as_trace(without_tools(trace))
+
+
+class Recorded:
+    """What runs in a ``with`` block, of any library, as it is: no stream is selected. `Session.record` makes it.
+
+    Streams that a session has not made are lanes of their own. Behind the block it waits for the device; what of it is shown,
+    and what `trace` has, is what ran inside.
+
+    Parameters
+    ----------
+    find
+        Returns the session that records, when the block begins.
+    stacks
+        Whether it is looked where the Python of each thread stands that launches work.
+    is_owner
+        Whether the session is made for it, and closed behind the block.
+    """
+
+    def __init__(self, find: Callable[[], Session], *, stacks: bool, is_owner: bool = False) -> None:
+        self._find, self._stacks, self._is_owner = find, stacks, is_owner
+        self._session: Session | None = None
+        self._began: int | None = None
+        self._trace: Trace | None = None
+
+    def __enter__(self) -> Self:
+        if self._began is not None:
+            raise SessionError("This has recorded a block already. Make another: with lab.record() as run:")
+        self._session = self._find()
+        try:
+            self._capture = self._session.capture("auto", stacks=self._stacks)
+            self._began = self._session.recording.checkpoint()
+        except BaseException:
+            if self._is_owner:
+                self._session.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        try:
+            self._finish()
+        except GPUStreamLabError:
+            if error is None:
+                raise
+            _log.debug("What was recorded of a block that failed could not be read", exc_info=True)
+
+    def _finish(self) -> None:
+        assert self._began is not None  # noqa: S101 - for the type checker
+        self._capture.stop()  # first, so that the wait is none of the program's; what still runs comes all the same
+        try:
+            self.session.synchronize()
+        finally:
+            try:
+                if self.session.state is SessionState.OPEN:
+                    self._trace = self.session.recording.since(self._began)
+            finally:
+                if self._is_owner:
+                    self.session.close()
+
+    @property
+    def session(self) -> Session:
+        """What records; in the block, its streams and arrays can be used as ever.
+
+        Raises
+        ------
+        SessionError
+            Before the block has begun.
+        """
+        if self._session is None:
+            raise SessionError("There is no session yet: this has one once its with block has begun.")
+        return self._session
+
+    @property
+    def trace(self) -> Trace:
+        """What ran in the block.
+
+        Raises
+        ------
+        SessionError
+            Before the block has ended.
+        """
+        if self._trace is None:
+            raise SessionError("Nothing is recorded yet: this has the trace once its with block has ended.")
+        return self._trace
+
+    def timeline(self) -> Timeline:
+        """Return a picture of what ran, which shows itself and can be saved."""
+        return self.trace.timeline()
+
+    def explain(self) -> Explanation:
+        """Say why work did not overlap, and what to change; see `gpustreamlab.analysis.explain`."""
+        return self.trace.explain()
+
+    def __repr__(self) -> str:
+        return f"<Recorded: {'a block that has not ended' if self._trace is None else repr(self.timeline())[1:-1]}>"
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, str]:
+        if self._trace is None:
+            return {"text/plain": repr(self)}
+        return self.timeline()._repr_mimebundle_(include, exclude)
 
 
 class Expect(Group):

@@ -18,6 +18,7 @@ from IPython.display import display
 from gpustreamlab.analysis import Explanation
 from gpustreamlab.cluster import ByEngine, Cluster, Outcomes
 from gpustreamlab.errors import ClusterError, GPUStreamLabError, nearest_hint
+from gpustreamlab.groups import Recorded
 from gpustreamlab.model import Counters, Layout
 from gpustreamlab.node import Node
 from gpustreamlab.notebook.cell_graph import CellGraph, CellLog, make_cell_graph
@@ -49,7 +50,8 @@ from gpustreamlab.typing import SessionState
 __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extension"]
 
 
-_CELL_MAGICS = ("gpustream", "gpuprogram")
+_CELL_MAGICS = ("gpustream", "gpuprogram", "gpurecord")
+_ON_STREAMS = {"gpustream", "gpuprogram", "gpuexplain"}  # Magics that take names of streams
 DEFAULT_STREAMS = 4
 """Over how many streams `%gpulab start --auto` spreads cells."""
 DEFAULT_VARIABLE = "lab"
@@ -65,6 +67,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self._chosen: Lab | None = None
+        self._recorder: Session | None = None  # What records cells where the notebook has no session of its own
         self._programs = ProgramCells(shell)
         self._cells = CellLog(shell, self._open_sessions)
 
@@ -164,6 +167,31 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             if note:
                 self._show_program(plan, note, arguments)
         return show_value(self.shell, cell, value, session.select(plan.streams[0]))
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
+    @output_can_be_silenced  # type: ignore[untyped-decorator]
+    def gpurecord(self, line: str, cell: str) -> object:
+        """Run the cell as it is, with no stream selected, and show what it did on the GPU below it."""
+        __tracebackhide__ = True
+        arguments = PARSERS["gpurecord"]().parse(line)
+        if arguments is None:
+            return None
+        code = compile_cell(self.shell, cell)
+        with _usage_errors():
+            recorded = self._find_recorder().record(stacks=arguments.stacks)
+        around = _recorded(recorded, arguments)
+        if code.is_async:
+            return _awaited(code.run_async(self.shell.user_ns, around), lambda value: value)
+        return code.run(self.shell.user_ns, around)
+
+    def _find_recorder(self) -> Session:
+        """Return the notebook's session, or one that records cells, which stays for the next one."""
+        if self._open_labs() or _is_open(self._chosen):
+            return self._find_session()
+        if self._recorder is None or not _is_open(self._recorder):
+            self._recorder = Session(capture="ranges", title="%%gpurecord")
+        return self._recorder
 
     def _show_program(self, plan: Plan, note: str, arguments: Any) -> None:
         """Show a program's plan, and what was asked for beside it: behind its first run, in front of each other one."""
@@ -288,7 +316,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return [f"{name}=" for name in partitions] + parser.choices + parser.options
         if magic == "gpustream" and event.line.split()[-2:].count("--partition"):
             return partitions
-        names = {name for session in sessions for name in session.streams} if magic in {*_CELL_MAGICS, "gpuexplain"} else set()
+        names = {name for session in sessions for name in session.streams} if magic in _ON_STREAMS else set()
         return sorted(names) + parser.choices + parser.options
 
     def _start(self, arguments: argparse.Namespace) -> Session:
@@ -485,6 +513,24 @@ def _shown(session: Session, stream: Stream, around: AbstractContextManager[None
             _show_slice(session, checkpoint, label)
         raise
     _show_slice(session, checkpoint, label)
+
+
+@contextmanager
+def _recorded(recorded: Recorded, arguments: argparse.Namespace) -> Iterator[None]:
+    """Show what was recorded of a cell below it, when it has run or failed; explain it where that is asked for."""
+    try:
+        with recorded:
+            yield
+    except Exception:
+        with suppress(Exception):  # the cell's own error is what the user has to see
+            display(recorded.timeline())
+        raise
+    display(recorded.timeline())
+    if arguments.explain:
+        display(recorded.explain())
+    if arguments.save is not None:
+        with _usage_errors():
+            print(f"Timeline saved to {recorded.timeline().save(arguments.save)}")  # noqa: T201 - a magic's answer
 
 
 def _show_slice(session: Session, checkpoint: int, label: str) -> None:

@@ -19,7 +19,7 @@ from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.bench import Bench
 from gpustreamlab.errors import CloseError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
-from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
+from gpustreamlab.groups import Expect, Memory, PartitionTools, Recorded, Recording
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.model import Device, Layout, WorkqueueOptions, without_tools
@@ -30,7 +30,7 @@ from gpustreamlab.record.capture import Capture, CaptureControl, check_host, rea
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
-from gpustreamlab.streams.life import SessionLife, facts_table, known_sessions, session_facts
+from gpustreamlab.streams.life import SessionLife, facts_table, known_sessions, note_open, session_facts
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
@@ -141,7 +141,7 @@ class Session(ProcessBound, Watched):
         self._entered = False
         self._views = LiveViews(self._recorder)
         self._life.begin()
-        known_sessions.add(self)
+        note_open(self)
 
     def __enter__(self) -> Self:
         self._life.require_open("enter it")
@@ -355,6 +355,11 @@ class Session(ProcessBound, Watched):
         self._life.require_open("capture")
         with self._recorder.loss_report:
             return self._captures.capture(tier, host=host, stacks=stacks)
+
+    def record(self, *, stacks: bool = False) -> Recorded:
+        """Record what runs in a ``with`` block, of any library as it is: no stream is selected; see `Recorded`."""
+        self._life.require_open("record a block")
+        return Recorded(lambda: self, stacks=stacks)
 
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
         """Select a stream for this thread, and record a range around what runs in the ``with`` block.

@@ -19,6 +19,7 @@ from gpustreamlab.analysis._busy import (
     union_edges,
     used_stream_count,
 )
+from gpustreamlab.analysis._card_idle import NO_CALL, CardIdle, card_idle
 from gpustreamlab.analysis._compare import (
     TraceComparison,
     compare_traces,
@@ -39,6 +40,7 @@ from gpustreamlab.analysis._expect import (
 from gpustreamlab.analysis._explain import explain
 from gpustreamlab.analysis._explain_text import finding_texts
 from gpustreamlab.analysis._explanation import LISTED_FINDINGS, Explanation, Finding
+from gpustreamlab.analysis._gate import Checked, Verdict, check_expression, judge
 from gpustreamlab.analysis._hazard_search import (
     ACCESSES_KEPT,
     FREED_KEPT,
@@ -147,6 +149,7 @@ from gpustreamlab.analysis._utilization import (
 from gpustreamlab.model import display_name
 
 __all__ = [
+    "CardIdle",
     "CriticalPath",
     "Explanation",
     "Finding",
@@ -163,6 +166,7 @@ __all__ = [
     "Totals",
     "TraceComparison",
     "Utilization",
+    "card_idle",
     "critical_path",
     "explain",
     "host_waits",

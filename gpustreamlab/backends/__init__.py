@@ -40,7 +40,7 @@ from gpustreamlab.backends._protocol import (
     order_behind,
     release_order_events,
 )
-from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend, device_count, open_node
+from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend, device_count, open_node, prefer_backend
 
 __all__ = [
     "BACKEND_NAMES",
@@ -86,6 +86,7 @@ __all__ = [
     "lent_handle",
     "open_node",
     "order_behind",
+    "prefer_backend",
     "release_order_events",
     "take_buffer_number",
 ]

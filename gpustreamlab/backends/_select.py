@@ -10,6 +10,7 @@ from gpustreamlab.backends._protocol import Backend
 from gpustreamlab.errors import BackendNotFoundError, OptionError, nearest_hint
 
 BACKEND_NAMES = ("cuda", "sim")
+_preferred: list[str] = []  # What stands for no choice, the newest last; see `prefer_backend`
 
 
 class Choice(NamedTuple):
@@ -22,8 +23,15 @@ class Choice(NamedTuple):
     """Why the simulated device stands in for a GPU; empty if it was asked for or if the GPU is used."""
 
 
+def prefer_backend(name: str) -> None:
+    """Let sessions of this process that name no backend use this one: what ``gpustreamlab run --backend`` asks for."""
+    _preferred.append(name)
+
+
 def choose_backend(wanted: str | Backend | None, device: int) -> Choice:
     """Return the backend to use."""
+    if wanted is None and _preferred:
+        wanted = _preferred[-1]
     if wanted is None:
         return _first_available(device)
     if not isinstance(wanted, str):

@@ -141,6 +141,20 @@ def gpuprogram_parser() -> MagicParser:
     return parser
 
 
+def gpurecord_parser() -> MagicParser:
+    """Return the parser of `%%gpurecord`."""
+    parser = MagicParser(
+        prog="%%gpurecord",
+        description="Run the cell as it is, with no stream selected, and show what it did on the GPU below it.",
+        allow_abbrev=False,
+    )
+    parser.advice = "What it takes are options: %%gpurecord --explain --save run.html"
+    parser.add_argument("--stacks", action="store_true", help="sample the Python stacks of threads that launch, up to 200 Hz")
+    parser.add_argument("--explain", action="store_true", help="say below the timeline why work did not overlap")
+    parser.add_argument("--save", metavar="FILE", help="write the timeline to a .html, .svg or .png file, too")
+    return parser
+
+
 def gpucapture_parser() -> MagicParser:
     """Return the parser of `%gpucapture`."""
     parser = MagicParser(
@@ -228,6 +242,7 @@ PARSERS: dict[str, Callable[[], MagicParser]] = {
     "gpulab": gpulab_parser,
     "gpupartition": gpupartition_parser,
     "gpuprogram": gpuprogram_parser,
+    "gpurecord": gpurecord_parser,
     "gpustream": gpustream_parser,
     "gputimeline": gputimeline_parser,
     "gpuexplain": gpuexplain_parser,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
 from gpustreamlab.record._chunks import (
     ACCESS_COLUMNS,
     DEPENDENCY_COLUMNS,
@@ -66,3 +71,13 @@ __all__ = [
     "make_samples",
     "thinned",
 ]
+
+
+class _Door(ModuleType):
+    """Lets `gpustreamlab.record` be called, as its name in the package is that of this one: ``with gsl.record() as run:``."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return import_module("gpustreamlab.recorded").record(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Door

@@ -372,7 +372,7 @@ def _check_limit(value: object) -> int:
 
 def _chosen_path(path: object) -> Path:
     if path is True:
-        return _free_path(Path(time.strftime("gpustreamlab-%Y%m%d-%H%M%S.gsl")).absolute())
+        return free_path(Path(time.strftime("gpustreamlab-%Y%m%d-%H%M%S.gsl")).absolute())
     if not isinstance(path, (str, PathLike)) or not str(path):
         raise OptionError(
             f"spool is {path!r}; it must be a file name, or True to have one chosen. Use gpustreamlab.Session(spool='run.gsl')."
@@ -390,7 +390,7 @@ def _open_new(path: Path) -> int:
         if path.exists() and not path.is_file():
             raise _not_opened(path, "it is no file")
         if path.exists() and path.stat().st_size:
-            raise _not_opened(path, "it holds something already", f"Use spool={str(_free_path(path))!r}.")
+            raise _not_opened(path, "it holds something already", f"Use spool={str(free_path(path))!r}.")
         return os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     except TraceFileError:
         raise
@@ -398,7 +398,7 @@ def _open_new(path: Path) -> int:
         raise _not_opened(path, getattr(error, "strerror", None) or error) from error
 
 
-def _free_path(path: Path) -> Path:
+def free_path(path: Path) -> Path:
     """Return the path, or the first one after it that is not taken."""
     number = 2
     free = path

@@ -38,6 +38,17 @@ def failure_of(step: Callable[[], object]) -> Exception | None:
 
 known_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 """The sessions that are open."""
+session_followers: list[Callable[[Session], object]] = []
+"""Called with each session that opens from now on, when it takes work."""
+
+
+def note_open(session: Session) -> None:
+    """Note that a session takes work, and tell who follows it; what goes wrong there is logged."""
+    known_sessions.add(session)
+    for follow in [*session_followers]:
+        failure = failure_of(lambda follow=follow: follow(session))  # type: ignore[misc]
+        if failure is not None:
+            _log.warning("A session is not followed: %s", failure)
 
 
 def _leave_to_the_parent() -> None:

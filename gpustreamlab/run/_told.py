@@ -1,0 +1,143 @@
+"""What happened in a program, in ten lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpustreamlab._util.words import install_line
+from gpustreamlab.analysis import (
+    card_idle,
+    concurrency,
+    count_text,
+    counted_kinds,
+    dropped_text,
+    empty_hint,
+    finding_text,
+    format_ns,
+    format_share,
+    is_work,
+    over_wall,
+    pending_text,
+    used_stream_count,
+)
+from gpustreamlab.errors import OptionError
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.trace import as_trace
+from gpustreamlab.typing import CaptureTier, SpanKind
+
+MOST_CHANGES = 3
+"""How many changes are told."""
+MOST_STREAMS = 4
+"""How many streams are named."""
+MOST_NAMES = 4
+"""How many kernels are named."""
+WIDTH = 240
+"""How many characters of a sentence are shown: the page has all of it."""
+
+
+def told_lines(trace: Trace) -> list[str]:
+    r"""Say what ran where, what overlapped, why the card was idle, and what to change.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(
+    ...     start_ns=[0, 5_000_000], end_ns=[4_000_000, 9_000_000], stream=["a", "a"], kind="kernel", name=["gemm", "relu"]
+    ... )
+    >>> print(*told_lines(trace), sep="\n")
+    2 kernels in 1 stream of unknown device: 9.00 ms from the first to the last
+    Where: a 8.00 ms (89%)
+    What: gemm 50% ×1, relu 50% ×1
+    Overlap: busy 89% of the time; one stream, so nothing can overlap
+    Idle: 11% of 9.00 ms, in 1 gap
+    """
+    if not is_work(trace).any():
+        return [_nothing(trace)]
+    lines = [_head(trace), _where(trace), _what(trace)]
+    result = over_wall(trace, concurrency(trace))
+    found = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=counted_kinds(trace))
+    lines += [f"Overlap: {found[:1].lower()}{found[1:]}"] if found else []
+    try:
+        lines.append(f"Idle: {card_idle(trace).line.removeprefix('idle ')}")
+        lines += _changes(trace)
+    except OptionError as error:  # several ranks
+        lines.append(str(error))
+    return [*(_cut(line) for line in lines), *_missing(trace)]
+
+
+def _nothing(trace: Trace) -> str:
+    hint = empty_hint(trace.metadata)
+    if trace.metadata.tier is CaptureTier.RANGES and not trace.metadata.simulated:
+        note = trace.metadata.capture_note or f"For kernels CUPTI is needed: {install_line('cupti')}"
+        return f"No kernel, copy or fill was recorded. {note}"
+    return f"No kernel, copy or fill was recorded.{f' {hint}' if hint else ''}"
+
+
+def _head(trace: Trace) -> str:
+    counts = np.bincount(trace.kind[is_work(trace)], minlength=len(SPAN_KINDS))
+    words = {SpanKind.KERNEL: ("kernel", "kernels"), SpanKind.COPY: ("copy", "copies"), SpanKind.FILL: ("fill", "fills")}
+    told = [count_text(int(counts[SPAN_KINDS.index(kind)]), *both) for kind, both in words.items()]
+    told = [text for text in told if not text.startswith("0 ")]
+    rows = is_work(trace)
+    wall_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
+    device = f"{trace.metadata.device.name}{', SIMULATED' if trace.metadata.simulated else ''}"
+    streams = count_text(used_stream_count(trace), "stream")
+    return f"{', '.join(told)} in {streams} of {device}: {format_ns(wall_ns)} from the first to the last"
+
+
+def _where(trace: Trace) -> str:
+    sums, wall_ns = np.zeros(len(trace.lanes), np.int64), over_wall(trace, concurrency(trace)).wall_ns
+    rows = is_work(trace)
+    np.add.at(sums, trace.lane[rows], trace.duration_ns[rows])
+    busy = np.flatnonzero(sums)
+    order = busy[np.argsort(-sums[busy], kind="stable")].tolist()
+    named = [
+        f"{display_name(trace.lanes[lane].name, 32)} {format_ns(int(sums[lane]))} ({format_share(int(sums[lane]) / wall_ns)})"
+        for lane in order[:MOST_STREAMS]
+    ]
+    more = [f"{len(order) - MOST_STREAMS:,} more"] if len(order) > MOST_STREAMS else []
+    return f"Where: {', '.join([*named, *more])}"
+
+
+def _what(trace: Trace) -> str:
+    rows = is_work(trace)
+    sums, counts = np.zeros(len(trace.names), np.int64), np.bincount(trace.name[rows], minlength=len(trace.names))
+    np.add.at(sums, trace.name[rows], trace.duration_ns[rows])
+    total_ns = max(int(sums.sum()), 1)
+    used = np.flatnonzero(counts)
+    order = used[np.argsort(-sums[used], kind="stable")].tolist()
+    named = [
+        f"{display_name(trace.names[code], 40)} {format_share(int(sums[code]) / total_ns)} ×{counts[code]:,}"
+        for code in order[:MOST_NAMES]
+    ]
+    more = [f"{len(order) - MOST_NAMES:,} more"] if len(order) > MOST_NAMES else []
+    return f"What: {', '.join([*named, *more])}"
+
+
+def _changes(trace: Trace) -> list[str]:
+    """Say what to change, what gains most first."""
+    found = as_trace(trace).explain()
+    told = [f"{place}. {one.head}. {one.fix}" for place, one in enumerate(found.findings[:MOST_CHANGES], 1)]
+    if told:
+        return told
+    return [f"Bound by the host: {one}" for one in found.host_bound[:1]]
+
+
+def _missing(trace: Trace) -> Iterable[str]:
+    """Say what is not in the trace."""
+    meta = trace.metadata
+    facts = [
+        meta.recovery_note,
+        meta.capture_note,
+        dropped_text(meta) if meta.dropped_spans else "",
+        pending_text(meta.pending_spans, meta) if meta.pending_spans else "",
+    ]
+    told = "; ".join(filter(None, facts))
+    return [f"Missing: {_cut(told)}"] if told else []
+
+
+def _cut(text: str) -> str:
+    """Return a text as one line that is not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"

@@ -1,0 +1,111 @@
+"""How long a card was idle, where its host was meanwhile, and in which steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session, Trace
+from gpustreamlab.analysis import NO_CALL, card_idle
+from gpustreamlab.analysis._card_idle import LAUNCHED
+from gpustreamlab.workloads import spin
+
+
+def with_steps(count: int = 20, kinds: tuple[str, ...] = ("gemm", "relu", "gemm", "loss"), ranges: bool = False) -> Trace:
+    """Return steps of 1,000 ns: kernels of 100 ns behind each other, then nothing, in which the host is in two calls."""
+    rows: list[tuple[int, int, str, str, str, int]] = []
+    for step in range(count):
+        for place, name in enumerate(kinds):
+            start = step * 1_000 + place * 100
+            rows.append((start, start + 100, "stream", name, "kernel", start - 1))
+        idle = step * 1_000 + len(kinds) * 100
+        rows.append((idle - 50, idle + 200, "main", "cudaStreamSynchronize", "host", 0))
+        rows.append((idle + 400, idle + 600, "main", "cudaMemcpy", "host", 0))
+        if ranges:
+            rows.append((step * 1_000 + 100, step * 1_000 + 300, "stream", f"batch {step}", "range", 0))
+    start, end, stream, name, kind, queued = zip(*rows, strict=True)
+    queued = [at or begin for at, begin in zip(queued, start, strict=True)]
+    return Trace.from_columns(start_ns=start, end_ns=end, stream=stream, name=name, kind=kind, queued_ns=queued)
+
+
+def test_gaps_are_told_by_what_the_host_did_in_them():
+    found = card_idle(with_steps())
+    assert len(found) == 19
+    assert found.wall_ns == 19 * 1_000 + 400
+    assert found.idle_ns == 19 * 600
+    assert dict(found.calls) == {
+        "cudaStreamSynchronize": 19 * 200,
+        "cudaMemcpy": 19 * 199,  # until the launch, 1 ns before the start
+        NO_CALL: 19 * 200,
+        LAUNCHED: 19 * 1,
+    }
+    assert set(found.trace.name[found.before].tolist()) == {found.names.index("loss")}
+    assert found.line.startswith("idle 59% of 19.4 µs, in 19 gaps: the host was 20% in cudaStreamSynchronize, 20% in no CUDA")
+
+
+def test_the_sum_of_the_causes_is_the_idle_time():
+    rng = np.random.default_rng(7)
+    for _ in range(30):
+        count = int(rng.integers(2, 60))
+        start = np.sort(rng.integers(0, 5_000, count))
+        trace = Trace.from_columns(
+            start_ns=[*start, *np.arange(0, 5_000, 100)],
+            end_ns=[*(start + rng.integers(1, 200, count)), *(np.arange(0, 5_000, 100) + 60)],
+            stream=[*rng.choice(["a", "b"], count), *["main"] * 50],
+            kind=["kernel"] * count + ["host"] * 50,
+            queued_ns=[*(start - rng.integers(0, 150, count)), *np.arange(0, 5_000, 100)],
+            name=["k"] * count + ["call"] * 50,
+        )
+        found = card_idle(trace)
+        busy = np.zeros(6_000, bool)
+        for begin, end in zip(start, trace.end_ns[:count], strict=True):
+            busy[begin:end] = True
+        assert found.idle_ns == found.wall_ns - busy.sum()
+        assert sum(held for _, held in found.calls) == found.idle_ns
+        assert (trace.start_ns[found.row] == found.start_ns + found.duration_ns).all()
+        assert (trace.end_ns[found.before] == found.start_ns).all()
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_steps_are_found_by_ranges_or_by_what_repeats(ranges):
+    steps = card_idle(with_steps(ranges=ranges)).steps
+    assert steps.name == ("batch *" if ranges else "relu")
+    assert len(steps.start_ns) == 19
+    assert steps.duration_ns.tolist() == [1_000] * 19
+    assert steps.idle_ns.tolist() == [600] * 19
+    assert steps.text.startswith("19 steps of 1.00 µs each (95% take at most 1.00 µs)")
+
+
+def test_what_does_not_repeat_has_no_steps():
+    rng = np.random.default_rng(1)
+    names = rng.choice(["a", "b", "c"], 200)
+    start = np.arange(200) * 10
+    random = Trace.from_columns(start_ns=start, end_ns=start + 5, stream=["s"] * 200, name=names, kind="kernel")
+    one = Trace.from_columns(start_ns=start, end_ns=start + 5, stream=["s"] * 200, name=["k"] * 200, kind="kernel")
+    assert [len(card_idle(trace).steps.start_ns) for trace in (random, one)] == [0, 0]
+
+
+def test_an_empty_trace_and_one_without_gaps_are_told():
+    nothing = Trace.from_columns(start_ns=[], end_ns=[], stream=[])
+    full = Trace.from_columns(start_ns=[0, 10], end_ns=[10, 20], stream=["a", "a"], kind="kernel")
+    assert [str(card_idle(trace)).splitlines()[0] for trace in (nothing, full)] == [
+        "Idle card: nothing ran",
+        "Idle card: never idle in 20 ns",
+    ]
+
+
+def test_a_recorded_run_of_one_stream_says_what_held_it_up():
+    with Session("sim") as lab, lab.capture("kernels", host=True):
+        lab.stream("only")
+        for step in range(8):
+            with lab.on("only", f"step {step}"):
+                spin(lab, 100_000)
+            lab.streams["only"].synchronize()
+            lab.memory.pinned_empty((1 << 20,), "float64")
+        lab.synchronize()
+        found = card_idle(lab.trace)
+    assert found.steps.name == "step *"
+    assert len(found.steps.start_ns) == 7
+    assert found.calls[0][0].startswith("cuda")
+    assert sum(held for _, held in found.calls) == found.idle_ns
+    assert found.trace.card_idle().idle_ns == found.idle_ns

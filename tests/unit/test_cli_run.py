@@ -1,0 +1,314 @@
+"""Programs run by ``gpustreamlab run`` do what they do without it; what they did is recorded, however they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab import cli
+from gpustreamlab.run import _command
+from gpustreamlab.typing import SpanKind
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = """
+from gpustreamlab.workloads import spin
+for step in range(3):
+    for name in ("copy", "compute"):
+        lab.stream(name)
+        with lab.on(name, f"{name} {step}"):
+            spin(lab, 100_000)
+lab.synchronize()
+"""
+"""What a program does with the session that it is given."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+
+def run_python(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment(), capture_output=True, text=True, check=False, timeout=120, **options
+    )
+
+
+def record(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return run_python("-m", "gpustreamlab.cli", "run", "--backend", "sim", *arguments, **options)
+
+
+def write(folder: Path, text: str, name: str = "program.py") -> str:
+    (folder / name).write_text(textwrap.dedent(text))
+    return name
+
+
+TELLS = """
+import sys
+print(__name__, __file__, __package__, __spec__, sorted(set(globals()) - {"lab"})[:3])
+print(sys.argv, sys.path[0], sys.modules["__main__"].__dict__ is globals())
+import neighbour
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "module", "folder", "link"])
+def test_a_program_sees_what_it_sees_under_python(folder, how):
+    # GIVEN a program that tells what it sees, in each form that Python runs
+    inner = folder / "inner"
+    inner.mkdir()
+    write(inner, TELLS.replace("__spec__", "__spec__ and __spec__.name"), "__main__.py")
+    write(inner, "print('neighbour', __name__)", "neighbour.py")
+    write(folder, "print('neighbour of the module', __name__)", "neighbour.py")
+    write(inner, TELLS.replace("__spec__", "__spec__ and __spec__.name"), "program.py")
+    (folder / "link.py").symlink_to(inner / "program.py")
+    arguments = {
+        "script": ["inner/program.py"],
+        "module": ["-m", "inner.program"],
+        "folder": ["inner"],
+        "link": ["link.py"],
+    }[how]
+    # WHEN Python runs it, and we do
+    bare = run_python(*arguments, "one", "--two", "-o", "3")
+    recorded = record("-q", *arguments, "one", "--two", "-o", "3")
+    # THEN nothing differs
+    assert bare.returncode == recorded.returncode == 0, recorded.stderr
+    assert recorded.stdout == bare.stdout
+    assert "neighbour" in bare.stdout
+
+
+ENDS = {
+    "nothing": "pass",
+    "status": "import sys; sys.exit(7)",
+    "text": "import sys; sys.exit('no such thing')",
+    "exception": "def inner():\n    raise ValueError('as it is')\ninner()",
+    "syntax": "def (:\n",
+    "our own error": "import gpustreamlab as gsl\ngsl.load_trace('no such file.parquet')",
+    "hook": "import sys\nsys.excepthook = lambda *told: print('hooked', told[0].__name__)\n1 / 0",
+    "os._exit": "import os; print('gone', flush=True); os._exit(5)",
+    "SIGKILL": "import os; os.kill(os.getpid(), 9)",
+    "SIGSEGV": "import ctypes; ctypes.string_at(0)",
+    "SIGINT": "import os, time; os.kill(os.getpid(), 2); time.sleep(5)",
+    "thread": "import threading\nthreading.Timer(0.3, lambda: print('late')).start()\nprint('main is over')",
+    "executor": "from concurrent.futures import ThreadPoolExecutor as Pool\nprint(Pool(2).submit(pow, 2, 3).result())",
+    "atexit": "import atexit; atexit.register(print, 'bye')",
+}
+
+
+def without_locations(text: str) -> str:
+    """Return what is on stderr without the notes that Python marks code with, which differ by version alone."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("<frozen"))
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_program_ends_as_under_python(folder, how):
+    program = write(folder, ENDS[how])
+    bare, recorded = run_python(program), record("-q", program)
+    assert recorded.returncode == bare.returncode
+    assert recorded.stdout == bare.stdout
+    told = [
+        line for line in without_locations(recorded.stderr).splitlines() if not line.startswith("gpustreamlab: program: No k")
+    ]
+    if how == "our own error":  # frames of this package are the program's own there
+        assert told[0] == "Traceback (most recent call last):"
+        assert "_program.py" not in recorded.stderr
+    else:
+        assert told == bare.stderr.splitlines()
+
+
+def test_a_missing_module_and_a_missing_script_are_told(folder):
+    missing = record("-m", "no_such_module")
+    assert missing.returncode == 1
+    assert "No module named no_such_module" in missing.stderr
+    script = record("no_such_script.py")
+    assert script.returncode == 2
+    assert "There is no script 'no_such_script.py'" in script.stderr
+
+
+def test_ten_lines_a_page_and_a_trace_say_what_happened(folder):
+    done = record("-o", "run.parquet", write(folder, WORK))
+    assert done.returncode == 0
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[0] == "gpustreamlab: recording H200 (simulated). If the program is killed: gpustreamlab view program.gsl"
+    assert lines[1].startswith("gpustreamlab: program: 6 kernels in 2 streams of H200, SIMULATED: ")
+    assert [line.split(":")[0].strip() for line in lines[2:6]] == ["Where", "What", "Overlap", "Idle"]
+    assert lines[-1] == "  Timeline: program.html; trace: run.parquet"
+    assert len(lines) <= 11
+    trace = gsl.load_trace("run.parquet")
+    assert [lane.name for lane in trace.lanes][:2] == ["copy", "compute"]
+    assert (trace.kind == list(SpanKind).index(SpanKind.HOST)).any(), "calls of the host are recorded"
+    assert "program" in Path("program.html").read_text()[:20_000]
+    assert sorted(path.name for path in folder.iterdir()) == ["program.html", "program.py", "run.parquet"]
+
+
+def test_sessions_that_the_program_opens_are_recorded_each(folder):
+    own = "import gpustreamlab as gsl\nfor round in range(2):\n    with gsl.Session(capture='ranges') as lab:\n"
+    program = write(folder, own + textwrap.indent(WORK, " " * 8))
+    done = record("-o", "run.parquet", program)
+    assert done.returncode == 0
+    assert "program, session 1 of 2: 6 kernels in 2 streams" in done.stderr
+    assert "Timeline: program-2.html; trace: run-2.parquet" in done.stderr
+    for name in ("run.parquet", "run-2.parquet"):
+        trace = gsl.load_trace(name)
+        assert (trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum() == 6
+        assert (trace.kind == list(SpanKind).index(SpanKind.HOST)).any()
+
+
+@pytest.mark.parametrize("how", ["exception", "os._exit", "SIGKILL", "SIGSEGV", "SIGINT"])
+def test_what_was_recorded_until_the_end_can_be_read(folder, how):
+    # GIVEN a program that ends in the middle, a moment after some work
+    program = write(folder, f"{WORK}\nimport time; time.sleep(0.6)\n{ENDS[how]}")
+    # WHEN it is recorded
+    done = record("-o", "run.parquet", program)
+    # THEN a program that Python ends has its report; of one that was killed, the file of the first line tells all until then
+    if how in {"exception", "SIGINT"}:
+        assert "6 kernels in 2 streams" in done.stderr
+        assert gsl.load_trace("run.parquet").metadata.recovery_note == ""
+        assert not Path("program.gsl").exists()
+        return
+    trace = gsl.load_trace("program.gsl")
+    assert (trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum() == 6
+    assert trace.metadata.recovery_note.startswith("recovered from a spool whose session was not closed")
+    viewed = run_python("-m", "gpustreamlab.cli", "view", "--no-open", "program.gsl")
+    assert "recovered from a spool whose session was not closed: what came after" in " ".join(viewed.stdout.split())
+
+
+def test_a_later_run_leaves_what_a_killed_one_has_left(folder):
+    record(write(folder, f"{WORK}\nimport time; time.sleep(0.4)\n{ENDS['SIGKILL']}", "dies.py"))
+    left = Path("dies.gsl").read_bytes()
+    done = record(write(folder, WORK, "dies.py"))
+    assert "gpustreamlab view dies-2.gsl" in done.stderr
+    assert Path("dies.gsl").read_bytes() == left
+    assert not Path("dies-2.gsl").exists()
+
+
+def test_a_forked_child_is_left_alone(folder):
+    fork = "import os, sys\nif os.fork() == 0:\n    sys.exit(3)\nprint(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)"
+    done = record("-o", "run.parquet", write(folder, f"{WORK}\n{fork}\n{WORK}"))
+    assert (done.returncode, done.stdout) == (0, "3\n")
+    assert done.stderr.count("Timeline: ") == 1
+    assert (gsl.load_trace("run.parquet").kind == list(SpanKind).index(SpanKind.KERNEL)).sum() == 12
+
+
+def test_children_by_multiprocessing_find_the_program(folder):
+    text = """
+    import multiprocessing as mp
+    def double(x):
+        return 2 * x
+    if __name__ == "__main__":
+        for method in ("fork", "spawn"):
+            with mp.get_context(method).Pool(2) as pool:
+                print(method, pool.map(double, [1, 2, 3]))
+    """
+    done = record("-q", write(folder, text))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "fork [2, 4, 6]\nspawn [2, 4, 6]\n"
+
+
+def test_ctrl_c_at_the_terminal_ends_program_and_recording(folder):
+    # GIVEN a program that runs until it is stopped
+    program = write(folder, f"{WORK}\nimport time\nprint('ready', flush=True)\ntime.sleep(60)")
+    command = [sys.executable, "-m", "gpustreamlab.cli", "run", "--backend", "sim", program]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout.readline() == "ready\n"
+        # WHEN it is interrupted
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    # THEN it dies of that, with its own traceback and the report
+    assert running.returncode == -signal.SIGINT
+    assert out == ""
+    assert "KeyboardInterrupt\n" in err
+    assert "_program.py" not in err
+    assert "6 kernels in 2 streams" in err
+
+
+def test_much_output_comes_through_untouched(folder):
+    program = write(folder, f"{WORK}\nimport sys\nfor _ in range(200):\n    sys.stdout.write('x' * 99_999 + '\\n')")
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpustreamlab.cli", "run", "-q", "--backend", "sim", program],
+        env=environment(),
+        stdout=subprocess.PIPE,
+    ) as running:
+        read = sum(len(part) for part in iter(lambda: running.stdout.read(1 << 20), b""))
+    assert (read, running.returncode) == (20_000_000, 0)
+
+
+def test_a_window_in_seconds_leaves_out_the_rest(folder):
+    text = """
+    import time
+    from gpustreamlab.workloads import spin
+    lab.stream("a")
+    began = time.monotonic()
+    while time.monotonic() - began < 1.6:
+        with lab.on("a", "step"):
+            spin(lab, 1_000)
+        lab.synchronize()
+        time.sleep(0.02)
+    """
+    done = record("--from", "0.5", "--for", "0.5", "-o", "run.parquet", write(folder, text))
+    trace = gsl.load_trace("run.parquet")
+    windows = trace.metadata.capture_windows
+    kernels = trace.kind == list(SpanKind).index(SpanKind.KERNEL)
+    ranges = trace.kind == list(SpanKind).index(SpanKind.RANGE)
+    assert len(windows) == 1, done.stderr
+    assert 0 < kernels.sum() < ranges.sum() * 0.8
+
+
+REFUSED = {
+    "children": (["--children"], "torchrun --nproc-per-node 2 -m gpustreamlab.cli run"),
+    "page": (["--page", "x.png"], "it has to end in .html"),
+    "output": (["-o", "run.what"], "run.what"),
+    "steps": (["--steps", "4:2"], "--steps 10:13"),
+    "seconds": (["--for", "-1"], "--from 60 --for 5"),
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_a_wrong_option_is_told_before_anything_runs(folder, capsys, how):
+    options, told = REFUSED[how]
+    program = write(folder, "raise AssertionError('it ran')")
+    assert cli.main(["run", "--backend", "sim", *options, program]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_files_of_others_are_not_replaced(folder, capsys):
+    program = write(folder, "raise AssertionError('it ran')")
+    Path("program.html").write_text("mine")
+    assert cli.main(["run", "--backend", "sim", program]) == 2
+    assert "'program.html' is there already. Replace it with --force" in capsys.readouterr().err
+    assert record("--force", write(folder, WORK)).returncode == 0
+    assert Path("program.html").read_text() != "mine"
+    # A page that it has written itself is written again.
+    assert record(program).returncode == 0
+
+
+def test_without_a_gpu_it_says_what_to_type(folder, capsys, monkeypatch):
+    monkeypatch.setattr(_command, "why_no_gpu", lambda: "No NVIDIA driver was found.")
+    program = write(folder, "raise AssertionError('it ran')")
+    assert cli.main(["run", program, "--its", "own"]) == 2
+    told = capsys.readouterr().err
+    assert "No NVIDIA driver was found." in told
+    assert f"gpustreamlab run --backend sim {program}" in told
+
+
+def test_a_rank_has_its_number_in_its_files(folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpustreamlab.cli", "run", "--backend", "sim", write(folder, WORK)],
+        env={**environment(), "RANK": "3", "WORLD_SIZE": "4"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Timeline: program-rank3.html" in done.stderr
+    assert Path("program-rank3.html").exists()
