@@ -140,7 +140,8 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     options = _options(trace, runs[0], calls)
     steps, after = _greedy(_State(runs, tuple(walls)), options)
     floors = [_floor(run) for run in after.runs]
-    floor_of = max({name for told in floors for name in told}, key=lambda name: sum(told.get(name, 0) for told in floors))
+    kinds = dict.fromkeys(name for told in floors for name in told)
+    floor_of = max(kinds, key=lambda name: sum(told.get(name, 0) for told in floors))
     floor_ns = min(sum(told.get(floor_of, 0) for told in floors), after.wall_ns)
     # Pieces stand for the whole: gains and the floor are shares of it.
     whole_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
