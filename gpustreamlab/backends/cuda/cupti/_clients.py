@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab.backends.cuda.cupti._buffers import CALL, ActivityBuffers
-from gpustreamlab.backends.cuda.cupti._layouts import CALLED
+from gpustreamlab.backends.cuda.cupti._layouts import CALLED, RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._records import Records, concat_records, parse_buffer
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -225,6 +225,7 @@ class Sharing:
         dropped = ctypes.c_size_t()
         if cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)):
             dropped.value = 0
+        dropped.value += -(-buffers.take_spilt_bytes() // cupti.layouts.sizes[RecordKind.CONCURRENT_KERNEL])  # most are kernels
         records = concat_records(parts)
         if records.skipped_bytes:
             dropped.value += 1
