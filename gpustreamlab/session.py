@@ -521,7 +521,7 @@ class Session(ProcessBound, Watched):
         return self._last_trace
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
-        """Say why work did not overlap so far, and what to change; see `gpustreamlab.analysis.explain`.
+        """Say why work did not overlap so far, what changing that gains, and what to type; see `gpustreamlab.analysis.explain`.
 
         Never waits for the device: what has not ended is left out, and the explanation says so.
         """

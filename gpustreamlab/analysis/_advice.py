@@ -140,7 +140,8 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     options = _options(trace, runs[0], calls)
     steps, after = _greedy(_State(runs, tuple(walls)), options)
     floors = [_floor(run) for run in after.runs]
-    floor_of = max({name for told in floors for name in told}, key=lambda name: sum(told.get(name, 0) for told in floors))
+    kinds = dict.fromkeys(name for told in floors for name in told)
+    floor_of = max(kinds, key=lambda name: sum(told.get(name, 0) for told in floors))
     floor_ns = min(sum(told.get(floor_of, 0) for told in floors), after.wall_ns)
     # Pieces stand for the whole: gains and the floor are shares of it.
     whole_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
@@ -288,6 +289,7 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
         found.append(Option("moved", Cause.OTHER_STREAM, _one(partial(changes.moved, lanes=stray))))
     found.append(Option("whole_card", Cause.PARTITION_SMALL, _one(changes.whole_card)))
     found.append(Option("other_part", Cause.PARTITION_SMALL, changes.other_part))
+    found.append(Option("first_of_all", Cause.GRID_FILLS_DEVICE, changes.first_of_all, is_last=True))
     found.append(Option("in_turn", Cause.HOST_LATE, _one(changes.in_turn)))
     if program.has_calls:
         graph = partial(changes.as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)

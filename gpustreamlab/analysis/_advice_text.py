@@ -139,6 +139,15 @@ def _other_part(trace: Trace, step: Step) -> tuple[str, str]:
     return text, f"Let {_lane(trace, lane)} run there: lab.stream({_lane(trace, lane)}, partition={part.name!r})."
 
 
+def _first_of_all(trace: Trace, step: Step) -> tuple[str, str]:
+    before, after = step.before.program, step.after.program
+    pairs = zip(before.priorities, after.priorities, strict=True)
+    lane = next(lane for lane, (one, other) in enumerate(pairs) if one != other)
+    text = f"Kernels of {_lane(trace, lane)} waited until others left room on the SMs."
+    fix = f"Give it priority: lab.stream({_lane(trace, lane)}, priority={after.priorities[lane]})."
+    return text, f"{fix} Its blocks then go first as others end; blocks that run are not pushed out."
+
+
 def _streams_before(trace: Trace, step: Step) -> tuple[str, str]:
     made = [call for call in step.before.program.calls if call.makes_stream]
     took = format_ns(sum(call.cost_ns for call in made))
@@ -176,6 +185,7 @@ _TEXTS: Mapping[str, Callable[[Trace, Step], tuple[str, str]]] = MappingProxyTyp
         "moved": _own,
         "whole_card": _whole_card,
         "other_part": _other_part,
+        "first_of_all": _first_of_all,
         "streams_before": _streams_before,
         "in_turn": _in_turn,
         "as_graph": _as_graph,

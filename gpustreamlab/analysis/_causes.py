@@ -10,7 +10,8 @@ from itertools import chain
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import lane_devices, map_threaded, per_row, union_edges
+from gpustreamlab.analysis._busy import lane_devices, map_threaded, per_row
+from gpustreamlab.analysis._calls import contain, lasted_ns, longest_call, named_calls, thread_lanes, time_in_calls
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, last_of_others, work_before
 from gpustreamlab.analysis._strays import strays
@@ -42,8 +43,7 @@ MEDIAN_ROWS = 1_000_000
 SLOWED_TIMES = 1.2
 """From how many times its median alone a kernel beside others counts as slowed."""
 MOST_SLOWED_TIMES = 1.5
-"""Streams that share a card fairly slow each other as many times as they are. What took more than so many times that did more
-work: nobody sees the arguments of a kernel."""
+"""Streams that share a card fairly slow each other as many times as they are. What took so many times that did more work."""
 EVEN_TIMES = 1.2
 """A kernel of which nine of ten launches take at most this many times their median takes always the same."""
 COPY_SHARE = 0.5
@@ -80,8 +80,7 @@ class Found:
     waited_ns: Int64Array
     """For how long others ran meanwhile, but no longer than the rest of its run lasted; if slowed, how much longer it took."""
     saves_ns: Int64Array
-    """The most that it would save if this piece had not been held up: no longer than the rest of its run was
-    alone, in ns."""
+    """The most that it would save without, in ns: no longer than the rest of its run was alone."""
 
     def among(self, rows: BoolArray | Int64Array) -> Found:
         """Return some of them; shape (n_found,), bool, or their places."""
@@ -114,13 +113,11 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
 
 
 def _held_up(trace: Trace, pieces: Pieces) -> list[_Part]:
-    """Name what held pieces up, on the host and on the device."""
     slow = tuple(_slow_launches(trace))
     return [*_of_host(trace, pieces, slow), *_of_device(trace, pieces, slow)]
 
 
-_Calls = tuple[Cause, Int64Array]
-"""A cause, and the rows of the calls that have it."""
+_Calls = tuple[Cause, Int64Array]  # A cause, and the rows of the calls that have it
 _Part = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
 
 
@@ -129,11 +126,6 @@ def _part(piece: Int64Array, cause: Cause | Int64Array, sure: Certainty | Int64A
     sures = np.full(len(piece), SURE.index(sure)) if isinstance(sure, Certainty) else sure
     before, call, waited_ns = rest
     return piece, codes, sures, before, call, waited_ns
-
-
-def _lasted_ns(trace: Trace, row: Int64Array) -> Int64Array:
-    """Return `Trace.duration_ns` of some rows, without computing that of all."""
-    return trace.end_ns[row] - trace.start_ns[row]
 
 
 def is_serialised(trace: Trace) -> bool:
@@ -199,7 +191,7 @@ def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64A
     rows = rows[piece_of(trace, pieces, rows) >= 0]
     if not len(rows):
         return rows, rows
-    kernel, duration_ns = _kernel_codes(trace, rows), _lasted_ns(trace, rows)
+    kernel, duration_ns = _kernel_codes(trace, rows), lasted_ns(trace, rows)
     beside = 1 - _alone_on_card_ns(pieces, rows) / duration_ns
     alone, together = beside <= 0.05, beside >= 0.5
     count = int(kernel.max()) + 1
@@ -292,13 +284,13 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     left_ns, from_ns = pieces.host_ns[late] - waited_ns, awaited_ns
     host_ns = left_ns.copy()
     for cause, calls in _blocking_calls(trace, slow):
-        blocked_ns, _ = _time_in_calls(trace, calls, lane, from_ns, to_ns)
+        blocked_ns, _ = time_in_calls(trace, calls, lane, from_ns, to_ns)
         share_ns = np.minimum(_part_of(host_ns, blocked_ns, to_ns - from_ns), left_ns)
         held = share_ns >= LEAST_SHARE * pieces.host_ns[late]
         waited_ns = np.where(held, share_ns, 0).astype(np.int64)
         left_ns -= waited_ns
         chosen = np.flatnonzero(held & (waited_ns > 0))
-        longest = _longest_call(trace, calls, lane[chosen], from_ns[chosen], to_ns[chosen])
+        longest = longest_call(trace, calls, lane[chosen], from_ns[chosen], to_ns[chosen])
         yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], longest, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     yield _late_launches(pieces, late[rest], row[rest], before[rest], to_ns[rest] - from_ns[rest], from_ns[rest], left_ns[rest])
@@ -318,7 +310,7 @@ def _late_launches(
     first_ns, spacing_ns = _launch_rows(pieces)
     is_bound = _is_launch_bound(trace, spacing_ns, row, before)
     is_row = (late_ns <= MOST_ROW_NS) & (first_ns[row] <= from_ns) & ~is_bound
-    is_next = (late_ns <= MOST_SKEW_NS) & (trace.queued_ns[row] - trace.queued_ns[before] <= _lasted_ns(trace, before))
+    is_next = (late_ns <= MOST_SKEW_NS) & (trace.queued_ns[row] - trace.queued_ns[before] <= lasted_ns(trace, before))
     kept = ~((before >= 0) & (is_row | is_next))
     codes = np.where(is_bound, CODES.index(Cause.LAUNCH_BOUND), CODES.index(Cause.HOST_LATE))
     # Without its call the host may have waited for the device.
@@ -341,7 +333,7 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
     copy = pageable_copies(trace)
     # A copy that takes little of its call waited for the work in front of it: pinned memory would change nothing.
-    pageable = (copy >= 0) & ~syncs & (_lasted_ns(trace, copy) >= COPY_SHARE * trace.duration_ns)
+    pageable = (copy >= 0) & ~syncs & (lasted_ns(trace, copy) >= COPY_SHARE * trace.duration_ns)
     of_device = syncs & of(_OF_DEVICE.search)
     blocks = (of(is_blocking) | (copy >= 0)) & ~allocates & ~pageable & ~of_device
     yield Cause.HOST_SYNC_DEVICE, np.flatnonzero(of_device)
@@ -352,27 +344,18 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     yield Cause.PROFILER_OVERHEAD, np.flatnonzero(of(_PROFILES.search))
 
 
-def named_calls(trace: Trace, told: Callable[[str], object], kind: SpanKind = SpanKind.HOST) -> BoolArray:
-    """Tell which rows are calls of the host, or of another kind, with a name that fits; shape (n_spans,), bool."""
-    by_name = np.array([*(bool(told(name)) for name in trace.names), False])
-    found: BoolArray = trace.kind == SPAN_KINDS.index(kind)
-    rows = np.flatnonzero(found)
-    found[rows] = by_name[trace.name[rows]]
-    return found
-
-
 def blocked_ns(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
     """Return for how long threads, by their lanes, were in calls that hold up the host between two times, in ns."""
     calls = [np.empty(0, np.int64), *(rows for _, rows in _blocking_calls(trace, ()))]
-    return _time_in_calls(trace, np.concatenate(calls), lane, from_ns, to_ns)[0]
+    return time_in_calls(trace, np.concatenate(calls), lane, from_ns, to_ns)[0]
 
 
 def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     """Yield the rows of launches that took far longer than their kind does, by what they did meanwhile."""
     launches = trace.edges.select(EdgeKind.LAUNCH)
     calls, kernels = launches.source, launches.target
-    (typical_ns,) = _quantiles(trace.name[calls].astype(np.int64), _lasted_ns(trace, calls), len(trace.names), 0.5)
-    took_ns = _lasted_ns(trace, calls)
+    (typical_ns,) = _quantiles(trace.name[calls].astype(np.int64), lasted_ns(trace, calls), len(trace.names), 0.5)
+    took_ns = lasted_ns(trace, calls)
     is_slow = (took_ns > SLOW_CALL_NS) & ~(took_ns <= SLOW_CALL_TIMES * typical_ns[trace.name[calls]])
     is_slow &= trace.kind[kernels] == SPAN_KINDS.index(SpanKind.KERNEL)
     first = np.full(len(trace.names), np.iinfo(np.int64).max, np.int64)
@@ -381,60 +364,14 @@ def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     loading, full = (np.flatnonzero(named_calls(trace, sign.search)) for sign in (_LOADS, _FILLS_QUEUE))
     if any(name.startswith("overhead: ") for name in trace.names):
         # Where such records were taken, a launch that was slow without one of loading did something else.
-        is_slow &= ~_contain(trace, calls, np.flatnonzero(named_calls(trace, _PROFILES.search)))
-        is_first &= _contain(trace, calls, loading)
+        is_slow &= ~contain(trace, calls, np.flatnonzero(named_calls(trace, _PROFILES.search)))
+        is_first &= contain(trace, calls, loading)
     queued_ns, start_ns = np.sort(trace.queued_ns[kernels]), np.sort(trace.start_ns[kernels])
     end_ns = trace.end_ns[calls]
     outstanding = np.searchsorted(queued_ns, end_ns) - np.searchsorted(start_ns, end_ns)
     is_full = outstanding >= QUEUE_LENGTH
     yield Cause.QUEUE_FULL, np.concatenate((calls[is_slow & is_full], full))
     yield Cause.LAZY_LOAD, np.concatenate((calls[is_slow & is_first & ~is_full], loading))
-
-
-def thread_lanes(trace: Trace, call: Int64Array) -> Callable[[Int64Array], Int64Array]:
-    """Return what tells of rows the lane of the thread that launched them, or -1; given what `launch_calls` returns."""
-    places = {lane.name: place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST}
-    by_thread = np.array([*(places.get(f"host: {thread}", -1) for thread in trace.threads), -1], np.int64)
-
-    def tell(row: Int64Array) -> Int64Array:
-        lanes: Int64Array = np.where(call[row] >= 0, trace.lane[call[row]], by_thread[trace.thread[row]])
-        return lanes
-
-    return tell
-
-
-def _time_in_calls(
-    trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Return for how long a thread was in some calls between two times, and the last of these calls, or -1."""
-    lasted_ns, last = np.zeros(len(lane), np.int64), np.full(len(lane), -1, np.int64)
-    for thread in np.unique(trace.lane[calls]).tolist():
-        own = calls[trace.lane[calls] == thread]
-        own = own[np.argsort(trace.start_ns[own], kind="stable")]
-        asked = np.flatnonzero(lane == thread)
-        steps = StepTime([union_edges(trace.start_ns[own], trace.end_ns[own])])
-        lasted_ns[asked] = steps.between(from_ns[asked], to_ns[asked])
-        place = np.searchsorted(trace.start_ns[own], to_ns[asked], side="left") - 1
-        last[asked] = np.where(place >= 0, own[place], -1)
-    return lasted_ns, last
-
-
-def _longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
-    """Return the longest of some calls in which a thread was between two times, or -1."""
-    longest = np.full(len(lane), -1, np.int64)
-    for thread in np.unique(lane).tolist():
-        own = calls[trace.lane[calls] == thread]
-        own = own[np.argsort(trace.start_ns[own], kind="stable")]
-        asked = np.flatnonzero(lane == thread)
-        by_duration = np.argsort(_lasted_ns(trace, own), kind="stable")
-        rank = np.empty(len(own) + 1, np.int64)
-        rank[by_duration], rank[-1] = np.arange(len(own)), -1
-        first = np.searchsorted(np.maximum.accumulate(trace.end_ns[own]), from_ns[asked], side="right")
-        # Slices of a piece each: between them lie those that are not asked for.
-        behind = np.maximum(np.searchsorted(trace.start_ns[own], to_ns[asked], side="left"), first)
-        most = np.maximum.reduceat(rank, np.stack((first, behind), axis=1).ravel())[::2]
-        longest[asked] = np.where(behind > first, np.append(own, -1)[np.append(by_duration, -1)[most]], -1)
-    return longest
 
 
 def _launch_rows(pieces: Pieces) -> tuple[Int64Array, Int64Array]:
@@ -468,7 +405,7 @@ def _launch_rows(pieces: Pieces) -> tuple[Int64Array, Int64Array]:
 def _is_launch_bound(trace: Trace, spacing_ns: Int64Array, row: Int64Array, before: Int64Array) -> BoolArray:
     """Tell which pieces were launched one behind the other by a thread whose launches take longer than the work in front."""
     is_bound: BoolArray = (spacing_ns[row] <= LAUNCH_SPACING_NS) & (before >= 0)
-    is_bound &= _lasted_ns(trace, before) < spacing_ns[row]
+    is_bound &= lasted_ns(trace, before) < spacing_ns[row]
     return is_bound
 
 
@@ -553,14 +490,14 @@ def _tests(
     yield Cause.SAME_LANE, Certainty.PROVED, is_behind & (piece_of(trace, pieces, behind) < 0), behind
     half_ns = 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
     profiling = np.flatnonzero(named_calls(trace, _PROFILES.search))
-    profiled_ns, _ = _time_in_calls(
+    profiled_ns, _ = time_in_calls(
         trace, profiling, np.where(call >= 0, trace.lane[call], -1), trace.start_ns[call], trace.end_ns[call]
     )
     yield Cause.PROFILER_OVERHEAD, Certainty.PROVED, profiled_ns > half_ns, before
     for cause, calls in slow:
         # The launch itself must have lasted for most of the wait: else it only was slow, too.
-        is_long = _lasted_ns(trace, call) >= half_ns
-        yield cause, Certainty.PROVED, _contain(trace, call, calls) & is_long, before
+        is_long = lasted_ns(trace, call) >= half_ns
+        yield cause, Certainty.PROVED, contain(trace, call, calls) & is_long, before
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
     yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
     yield from _legacy_streams(pieces, row, front)
@@ -572,7 +509,7 @@ def _tests(
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):
         since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
-        last = _time_in_calls(trace, functions, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
+        last = time_in_calls(trace, functions, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
         yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns), before
     channels = hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
@@ -613,17 +550,6 @@ def hardware_queues(trace: Trace) -> Int64Array:
     return found
 
 
-def _contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:
-    """Tell which calls (-1 for none) another call began in; same shape as `outer`."""
-    found = np.zeros(len(outer), bool)
-    for thread in np.unique(trace.lane[inner]).tolist():
-        starts_ns = np.sort(trace.start_ns[inner[trace.lane[inner] == thread]])
-        own = (outer >= 0) & (trace.lane[outer] == thread)
-        first, last = trace.start_ns[outer[own]], trace.end_ns[outer[own]]
-        found[own] = np.searchsorted(starts_ns, last) > np.searchsorted(starts_ns, first, side="right")
-    return found
-
-
 def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front) -> Iterator[_Test]:
     """Yield pairs of the legacy default stream and a blocking stream: those of a session are not, and cannot be hit."""
     trace = pieces.trace
@@ -656,7 +582,7 @@ def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
         return found
 
     before, near = front(is_kernel & (waves >= 1))
-    tail_ns = _lasted_ns(trace, before) * np.maximum(1 / np.maximum(waves[before], 1), TAIL_SHARE)
+    tail_ns = lasted_ns(trace, before) * np.maximum(1 / np.maximum(waves[before], 1), TAIL_SHARE)
     fills = shared(before) & near & (trace.start_ns[row] >= trace.end_ns[before] - tail_ns)
     priority = np.array([lane.priority for lane in trace.lanes])
     # A lower number goes first. Only where it overtook does the priority count: launched later, and yet in front.

@@ -18,6 +18,8 @@ COPY_NS = 1_500
 """What a copy takes besides its bytes, about."""
 MOST_SPACING_NS = 100_000
 """Between launches that follow closer than this the host does little else; what it does more is no matter of a graph."""
+MOST_FIRST = 8
+"""Of up to so many streams it is tried what a priority gains."""
 FEWEST_NODES = 4
 """From how many launches on a graph is worth it."""
 
@@ -189,6 +191,14 @@ def moved(run: Run, lanes: Mapping[int, int]) -> Run | None:
     return changed.with_program(waits=across(changed.program, program.waits | run.memory.edges()))
 
 
+def apart(run: Run, places: Collection[int]) -> Run | None:
+    """Give some work a stream of its own, behind what it needs."""
+    program = run.program
+    lane = len(program.seats)
+    seats, priorities = (*program.seats, None), (*program.priorities, 0)
+    return moved(run.with_program(seats=seats, priorities=priorities), dict.fromkeys(places, lane))
+
+
 # SMs
 
 
@@ -215,6 +225,16 @@ def with_priorities(run: Run, levels: Mapping[int, int]) -> Run:
     priorities = tuple(levels.get(lane, priority) for lane, priority in enumerate(run.program.priorities))
     card = run.program.card._replace(priority_range=(max(0, *priorities), min(0, *priorities)))
     return run.with_program(priorities=priorities, card=card)
+
+
+def first_of_all(run: Run) -> list[Run]:
+    """Return what is to be tried: each stream with kernels before all others, where there are several."""
+    lanes = sorted({work.lane for work in run.program.works if work.kind == KERNEL})
+    if not 2 <= len(lanes) <= MOST_FIRST:
+        return []
+    priorities = run.program.priorities
+    first = min(priorities) - 1
+    return [with_priorities(run, {lane: first}) for lane in lanes if priorities[lane] > first + 1 or not any(priorities)]
 
 
 # Launches

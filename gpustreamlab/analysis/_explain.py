@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import Advice, Step, advise
+from gpustreamlab.analysis._advice import MOST_WORKS, Advice, Step, advise, read_run
 from gpustreamlab.analysis._advice_text import step_texts
 from gpustreamlab.analysis._busy import (
     counted_kinds,
@@ -21,10 +21,12 @@ from gpustreamlab.analysis._busy import (
     require_trace,
 )
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
+from gpustreamlab.analysis._changes import apart
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns
+from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._stacks import find_host_bound, name_threads
@@ -52,6 +54,8 @@ CALLED = (Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.QUEUE_FULL, Cause.PROFILER_OV
 """Causes whose calls are simply too long: what the run would be without is scheduled anew."""
 SAME_KIND = (frozenset({Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM}), frozenset({Cause.HOST_LATE, Cause.LAUNCH_BOUND}))
 """Causes that one change mends together."""
+NOT_TRIED = (Cause.HOST_LATE, Cause.NOT_OFFERED, Cause.HOST_FUNC, Cause.SERIALISED_BY_TOOL, Cause.LEGACY_STREAM, Cause.UNKNOWN)
+"""Causes that are not scheduled anew without: whether what the host does could be done earlier nobody knows."""
 LEFT_AS_IT_IS = "Leave it as it is: scheduled anew without it the run is no shorter."
 NO_GAIN: Mapping[Cause, str] = MappingProxyType(
     dict.fromkeys((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAUNCH_BOUND, Cause.PAGEABLE_COPY), LEFT_AS_IT_IS)
@@ -128,11 +132,12 @@ def explain(trace: Trace, first: str | int | None = None, second: str | None = N
     result = _explanation(trace, rows, pieces, found, is_part=len(groups) == 2)
     if len(groups) < 2:
         return result
-    same = _same_stream(trace, groups, (str(first), str(second)))
+    same = [_put_apart(trace, one, groups) for one in _same_stream(trace, groups, (str(first), str(second)))]
     idle = [str(name) for name, group in zip((first, second), groups, strict=True) if not group.any()]
     return replace(
         result,
         findings=(*same, *result.findings),
+        gain_ns=max([result.gain_ns, *(finding.saves_ns for finding in same)]),
         bound_ns=max([result.bound_ns, *(finding.bound_ns for finding in same)]),
         asked=f"nothing ran on {display_name(idle[0], 40)!r}" if idle and len(result.streams) < 2 else "",
     )
@@ -288,6 +293,8 @@ def _joined(findings: Sequence[Finding]) -> Finding:
 
 def _without_gain(finding: Finding) -> Finding:
     """Say of a finding that it was scheduled anew without it, and that this gains nothing."""
+    if finding.code in NOT_TRIED:
+        return finding
     stream = repr(display_name(finding.stream, 40))
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, "{fix}").format(fix=finding.fix, stream=stream))
 
@@ -341,7 +348,7 @@ def _not_offered(
             stream=stream,
             other=None,
             saves_ns=0,
-            bound_ns=0 if result.forecast is not None else min(missing_ns, unexplained_ns),
+            bound_ns=min(missing_ns, unexplained_ns),
             waited_ns=min(missing_ns, unexplained_ns),
             piece_count=1,
             pair_count=1,
@@ -420,6 +427,21 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
             fix="If neither needs the other's result, put one on a stream of its own: lab.stream('other').",
         )
     ]
+
+
+def _put_apart(trace: Trace, finding: Finding, groups: Sequence[BoolArray]) -> Finding:
+    """Find what it gains to give the second of two things on one stream a stream of its own; the same where nobody knows."""
+    rows = np.flatnonzero(is_work(trace))
+    run = read_run(trace, rows) if 0 < len(rows) <= MOST_WORKS and len(trace.devices) == 1 else None
+    if run is None or not run.memory.is_known:
+        return finding
+    places = [place for place, work in enumerate(run.program.works) if groups[1][work.row] and not groups[0][work.row]]
+    changed = apart(run, places)
+    try:
+        gain_ns = 0 if changed is None else replay(run.program).wall_ns - replay(changed.program).wall_ns
+    except Impossible:
+        return finding
+    return replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
 
 
 def descendants(trace: Trace, member: BoolArray) -> BoolArray:

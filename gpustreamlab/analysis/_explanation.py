@@ -146,8 +146,12 @@ class Forecast:
         """By how much the run scheduled anew as it was is off, as a share."""
         return self.replayed_ns / self.measured_ns - 1
 
-    def __str__(self) -> str:
+    def line(self, perhaps_ns: int = 0) -> str:
+        """Say it in a line, with what may be gained besides where nobody knows."""
         wall, floor = format_ns(self.measured_ns), f"{self.floor_of} alone take {format_ns(self.floor_ns)}"
+        if not self.change_count and perhaps_ns >= LEAST_SHARE * self.measured_ns:
+            share = format_share(perhaps_ns / self.measured_ns)
+            return f"{wall}; at most {format_ns(perhaps_ns)} ({share}) less, not promised; {floor}"
         if not self.change_count:
             full = self.floor_ns >= FULL_SHARE * self.measured_ns
             nothing = "no overlap makes it shorter" if full else "nothing that was tried makes it shorter"
@@ -239,7 +243,8 @@ class Explanation(Reported):
         if self.asked:
             return self.asked
         if self.forecast is not None and (self.findings or len(self.streams) > 1):
-            return str(self.forecast)
+            perhaps_ns = max([0, *(one.bound_ns for one in self.findings)])
+            return self.forecast.line(min(perhaps_ns, self.bound_ns))
         if len(self.streams) < 2 and not self.findings:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
             return "one stream, so nothing can overlap" if self.streams else nothing

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import union_edges
-from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, event_waits, thread_lanes
+from gpustreamlab.analysis._calls import thread_lanes
+from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, event_waits
 from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, ordered_by_lane
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name

@@ -99,15 +99,18 @@ class Prediction(Reported):
     def _report(self) -> Report:
         rows = [["stream", "SMs then", "SMs", "busy then", "busy", "ended then", "ends"]]
         first_ns = [int(one.start_ns.min()) for one in (self.measured, self.trace)]
-        for place, (then, now) in enumerate(zip(self.measured.lanes, self.trace.lanes, strict=True)):
+        for place, now in enumerate(self.trace.lanes):
+            then = self.measured.lanes[place] if place < len(self.measured.lanes) else None
             busy = [_work_of_lane(one, place) for one in (self.measured, self.trace)]
-            if busy[0][0]:
+            if busy[0][0] or busy[1][0]:
                 cells = [format_ns(side[0]) for side in busy]
-                ends = [format_ns(side[1] - zero) for side, zero in zip(busy, first_ns, strict=True)]
-                rows.append([then.name, f"{then.sm_count}", f"{now.sm_count}", *cells, *ends])
+                ends = [format_ns(max(0, side[1] - zero)) for side, zero in zip(busy, first_ns, strict=True)]
+                rows.append([now.name, f"{then.sm_count}" if then else "", f"{now.sm_count}", *cells, *ends])
         held, worst = self.held_out
         solo = (
-            f"The solo times are off by {held:.1%}, weighted by busy time, and by {worst:.0%} at worst: held out where a model "
+            "Kernels take alone what lets the run as it was last as it did."
+            if self.changes and not any(self.held_out)
+            else f"The solo times are off by {held:.1%}, weighted by busy time, and by {worst:.0%} at worst: held out where a model "
             "tells them, else their interval."
             if np.isfinite(held)
             else "How far the solo times are off is not known: the sweeps have too few sizes to leave one out."

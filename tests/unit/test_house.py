@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_080, 9),
     "adapters": (1_010, 4),
-    "analysis": (9_700, 27),
+    "analysis": (11_800, 35),
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (4_570, 15),
@@ -25,6 +25,7 @@ CEILINGS = {
     "programs": (4_120, 9),
     "record": (5_090, 12),
     "run": (1_100, 8),
+    "schedule": (1_010, 3),
     "sinks": (1_380, 4),
     "streams": (2_060, 6),
     "testing": (1_330, 5),

@@ -181,6 +181,8 @@ def test_all_in_one_stream_takes_all_of_it_and_more_streams_less():
     one = trace.what_if(change="one stream")
     assert one.makespan_ns >= sum(trace.duration_ns[is_work(trace)])
     assert len(np.unique(one.trace.lane[is_work(one.trace)])) == 1
+    assert "stream 1, predicted" in str(one)
+    assert "Kernels take alone what lets the run as it was last as it did." in str(one)
     more = trace.what_if(change="more streams")
     assert more.makespan_ns < trace.what_if(change="one stream").makespan_ns
     assert (more.trace.start_ns >= more.trace.queued_ns).all()

@@ -191,7 +191,8 @@ def test_names_of_ranges_and_kernels_can_be_asked_for():
 
     trace = record(program)
     (finding,) = trace.explain("load", "step").findings
-    assert (finding.code, finding.saves_ns, finding.bound_ns, finding.stream) == (Cause.SAME_LANE, 0, MS, "one")
+    assert (finding.code, finding.bound_ns, finding.stream) == (Cause.SAME_LANE, 0, "one")
+    assert finding.saves_ns == pytest.approx(MS, rel=0.01)
     assert "one stream" in trace.explain().__repr__()
 
 

@@ -1,0 +1,47 @@
+"""The pages on causes: what they say is saved, beside what the same program takes where it is mended."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from IPython.utils.capture import capture_output
+
+from gpustreamlab.analysis import is_work
+from tests.helpers.shells import one_shell
+
+PAGES = Path(__file__).parents[2] / "docs" / "how-to" / "why"
+SAME_WORK = (
+    "event-wait",
+    "grid-fills-device",
+    "host-sync-device",
+    "host-sync-stream",
+    "other-stream",
+    "pageable-copy",
+    "same-lane",
+)
+"""Pages whose mended program does the same work, changed in one thing."""
+
+
+def walls_of(page):
+    """Run a page's blocks; return what is saved by its finding, and what the work took before and after, in ns."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (PAGES / f"{page}.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    walls, saves = [], []
+    with one_shell() as shell, capture_output():
+        for block in blocks:
+            shell.run_cell(block).raise_error()
+            trace = shell.user_ns["lab"].trace
+            rows = np.flatnonzero(is_work(trace))
+            walls.append(int(trace.end_ns[rows].max() - trace.start_ns[rows].min()))
+            saves.append(shell.user_ns["finding"].saves_ns)
+        shell.user_ns["lab"].close()
+    return saves[0], walls[0], walls[1]
+
+
+@pytest.mark.parametrize("page", SAME_WORK)
+def test_what_is_said_to_be_saved_is_what_mending_saves(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saves_ns, before_ns, after_ns = walls_of(page)
+    assert saves_ns == pytest.approx(before_ns - after_ns, rel=0.15, abs=0.02 * before_ns), (before_ns, after_ns)
