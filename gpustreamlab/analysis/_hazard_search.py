@@ -253,7 +253,7 @@ class HazardSearch:
     ) -> None:
         self.clocks = LaneClocks(name_lane, card)  # What is ordered before what
         self.found: dict[tuple[HazardKind, LaneClock, LaneClock, str, str], FoundHazard] = {}
-        """The hazards: one for each kind, pair of lanes and pair of ranges, whose names may differ in numbers: a loop is one."""
+        """The hazards: one for each kind, pair of lanes and pair of ranges, whose names may differ in numbers."""
         self._name_place = name_place
         self._clock = clock
         self._freed = _FreedMemory()

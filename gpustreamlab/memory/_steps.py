@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +22,7 @@ class OutsideWork:
     What lies in memory of watched arrays is left to those who watch them: they know what is read and what is written.
     """
 
-    def __init__(self, name_stream: Callable[[int], str], card: int) -> None:
+    def __init__(self, name_stream: Callable[[int], str], card: int, beside: Callable[[], Iterable[OutsideWork]]) -> None:
         self.search = HazardSearch(str, clock=lambda: self._now_ns, card=card)
         """What was found."""
         self._name_stream = name_stream
@@ -35,6 +35,7 @@ class OutsideWork:
         self._blocking: set[int] = set()  # Lanes that worked since the legacy default stream did last
         self._behind_legacy: set[int] = set()  # Lanes that have waited for its last work
         self._legacy_worked = False
+        self._beside = beside  # Returns those of all cards of the node
         self._watched: dict[int, None] = {}  # First addresses of memory of watched arrays, the oldest first
         self._codes: dict[int, tuple[str, str]] = {}  # How streams are written, and of which library, by handle
 
@@ -79,7 +80,8 @@ class OutsideWork:
 
     def _is_told(self, row: FoundHazard) -> bool:
         piece = row.piece
-        return piece.number not in self._parts and not any(piece.start <= start < piece.end for start in self._watched)
+        watched = (start for one in self._beside() for start in one._watched)
+        return piece.number not in self._parts and not any(piece.start <= start < piece.end for start in watched)
 
     def _describe(self, row: FoundHazard) -> Hazard:
         piece = row.piece

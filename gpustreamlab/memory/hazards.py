@@ -312,7 +312,7 @@ class AccessWatch:
         if self._watched is None:
             self._why_not = "Another session watches this device, so nothing was watched here: ask it, or give each its own."
         elif not self._backend.device.simulated:
-            self._outside = OutsideWork(self._name_of, self._card)
+            self._outside = OutsideWork(self._name_of, self._card, self._all_outside)
             self._recorder.kernels.take_steps = self._take_steps
 
     def _take_steps(self, steps: Sequence[Step], places: Sequence[str], host_ns: Sequence[int]) -> None:
@@ -324,6 +324,9 @@ class AccessWatch:
         """Take what was called by now."""
         if self._outside is not None:
             self._recorder.kernels.take(is_complete=False)
+
+    def _all_outside(self) -> list[OutsideWork]:
+        return [one._outside for one in self._cards.values() if one._outside is not None]
 
     def _found_outside(self) -> list[tuple[Hazard, int]]:
         return [] if self._outside is None else self._outside.found()

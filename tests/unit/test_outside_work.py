@@ -20,7 +20,7 @@ class Program(DriverCalls):
     def __init__(self):
         super().__init__()
         self.reader.follow(is_on=True)
-        self.watch = OutsideWork({LEFT: "left"}.get, 0)
+        self.watch = OutsideWork({LEFT: "left"}.get, 0, lambda: [self.watch])
         for address in (A, B, C):
             self.allocate(address, SIZE)
             self.call("cuMemsetD8Async", stream=LEFT, target=address, size=SIZE)
