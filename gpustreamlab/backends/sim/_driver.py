@@ -170,7 +170,7 @@ class SimDriver:
             if source is not None:
                 number = source.note_call(_LAUNCH_NAMES[spec.kind], CallClass.LAUNCH, began_ns, now_ns)
                 if work is not None:
-                    source.note_accesses(number, self.memory.find_extents(work.reads, work.writes, work.some))
+                    source.note_accesses(number, self.memory.find_accesses(work))
             elif stream is self.null_stream:
                 self.unselected_work += 1
             self.scheduler.submit_kernel(stream, spec, now_ns, number, source)
@@ -215,7 +215,7 @@ class SimDriver:
             number = 0 if source is None else self.take_call_number()
             self.unselected_work += source is None and stream is self.null_stream
             if source is not None and work is not None:
-                source.note_accesses(number, self.memory.find_extents(work.reads, work.writes, work.some))
+                source.note_accesses(number, self.memory.find_accesses(work))
             self.scheduler.submit(stream, CopyRun(stream, spec, number, source), now_ns)
             try:
                 if not spec.is_pinned:

@@ -22,6 +22,7 @@ from gpustreamlab.typing import AccessCertainty
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
     from gpustreamlab.backends.sim._source import Collecting
+    from gpustreamlab.backends.sim._stream import NodeWork
 
 
 BLOCK_BYTES = 512
@@ -103,7 +104,8 @@ class MemoryPool:
             block = _Block(owner, self._dead.append)
             block.key, block.stream, block.size_bytes = key, stream, -(-owner.nbytes // BLOCK_BYTES) * BLOCK_BYTES
             block.offset, block.address, block.touch = pool.allocate(block.size_bytes), -1, None
-            block.number = take_buffer_number()
+            whole = take_buffer_number(), 0, owner.nbytes
+            block.extents = (*whole, 0), (*whole, IS_WRITE)
             self._blocks[key] = block
             source, now_ns = self._driver.source, self._driver.clock.now_ns
             if source is not None:
@@ -150,19 +152,18 @@ class MemoryPool:
             block.address = _address_of(owner)
         return whole[0], _region_in(values, block.address, whole[0], is_certain=is_certain)
 
-    def find_extents(
-        self, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]], some: NDArray[Any] | None
-    ) -> list[Extent]:
-        """Return which bytes of which allocations arrays are; of `some` only some elements are meant."""
-        found, blocks, flags = [], self._blocks, 0
-        for arrays in (reads, writes):
+    def find_accesses(self, work: NodeWork) -> list[Extent]:
+        """Return which bytes of which allocations work touches."""
+        found, some, is_write = [], work.some, 0
+        find = self._blocks.get
+        for arrays in (work.reads, work.writes):
             for values in arrays:
-                block = blocks.get(id(values)) if values.base is None else None
-                if block is not None and values is not some and block() is values:
-                    found.append((block.number, 0, values.nbytes, flags))
+                block = find(id(values))
+                if block is not None and values is not some and block() is values:  # all of it, as most are
+                    found.append(block.extents[is_write])
                 elif values.size:
-                    found.append(self._extent(values, flags, is_certain=values is not some))
-            flags = IS_WRITE
+                    found.append(self._extent(values, IS_WRITE * is_write, is_certain=values is not some))
+            is_write = 1
         return found
 
     def _extent(self, values: NDArray[Any], flags: int, *, is_certain: bool) -> Extent:
@@ -188,7 +189,7 @@ class MemoryPool:
         for card in self._driver.cards:
             block = card.memory._blocks.get(id(owner))  # noqa: SLF001 - of this class
             if block is not None and block() is owner:
-                return block.number
+                return block.extents[0][0]
         return 0
 
     def _host_number(self, owner: NDArray[Any]) -> int:
@@ -278,10 +279,10 @@ class MemoryPool:
 class _Block(weakref.ref["NDArray[Any]"]):
     """Looks at the array that owns memory, without keeping it."""
 
-    __slots__ = ("address", "key", "number", "offset", "size_bytes", "stream", "touch")
+    __slots__ = ("address", "extents", "key", "offset", "size_bytes", "stream", "touch")
     address: int
     key: int
-    number: int  # Of the memory among all of the process
+    extents: tuple[Extent, Extent]  # All of its array: read, and written
     offset: int
     size_bytes: int
     stream: StreamQueue

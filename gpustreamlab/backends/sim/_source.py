@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 KEPT_RECORDS = 1_000_000
 """Records that wait to be drained, at most; newer ones are dropped and counted."""
 
-B = TypeVar("B", WorkBatch, CallBatch, DependencyBatch, MemoryBatch, AccessBatch)
+B = TypeVar("B", WorkBatch, CallBatch, DependencyBatch, MemoryBatch)
 _KIND_CODES = {kind: code for code, kind in enumerate(SPAN_KINDS)}
 
 
@@ -59,6 +59,8 @@ class SimActivitySource:
         self._is_closed = False
         self.dropped_count = 0
         """Records that are missing because too many waited to be drained."""
+        self._left = record_limit
+        self._accesses: list[tuple[int, int, list[Extent]]] = []
         self._empty()
 
     def __repr__(self) -> str:
@@ -109,7 +111,7 @@ class SimActivitySource:
             calls=_make_batch(CallBatch, calls),
             dependencies=_make_batch(DependencyBatch, dependencies),
             memory=_make_batch(MemoryBatch, memory),
-            accesses=_make_batch(AccessBatch, accesses),
+            accesses=_make_accesses(accesses),
             names=names,
             details=details,
         )
@@ -179,14 +181,12 @@ class SimActivitySource:
             key = (0, EVERY_STREAM) if origin is None else (origin.context, origin.number)
             self._dependencies.extend((*key, record, 0, THE_HOST, call))
 
-    def note_accesses(self, number: int, touched: Sequence[Extent], node: int = -1) -> None:
-        """Keep what work of a call touches, of a node of a graph which; where there is no room, work goes without."""
-        if len(touched) > self._left:
-            return
-        self._left -= len(touched)
-        at_node = node + 1 << NODE_SHIFT
-        for buffer, begin, end, flags in touched:
-            self._accesses.extend((number, buffer, begin, end, flags | at_node))
+    def note_accesses(self, number: int, touched: list[Extent], node: int) -> None:
+        """Keep what work of a call touches; of a node of a graph, which. Where there is no room, the work goes without."""
+        left = self._left - len(touched)
+        if left >= 0:
+            self._left = left
+            self._accesses.append((number, node, touched))
 
     def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
         """Keep how much memory a stream holds."""
@@ -224,7 +224,8 @@ class SimActivitySource:
     def _empty(self) -> None:
         self._left = self._record_limit
         self._work, self._calls, self._dependencies = array("q"), array("q"), array("q")
-        self._memory, self._accesses = array("q"), array("q")
+        self._memory = array("q")
+        self._accesses = []
         self._names: dict[str, int] = {}
         self._detail_codes: dict[object, int] = {}
         self._details: list[WorkDetail] = []
@@ -265,7 +266,7 @@ class Collecting:
         for one in self.members:
             one.note_sync(origin, record, call)
 
-    def note_accesses(self, number: int, touched: Sequence[Extent], node: int = -1) -> None:
+    def note_accesses(self, number: int, touched: list[Extent], node: int = -1) -> None:
         """Tell what work touches."""
         for one in self.members:
             one.note_accesses(number, touched, node)
@@ -307,3 +308,13 @@ def _make_batch(batch: type[B], flat: array[int]) -> B:
     if "value" in columns:
         columns["value"] = columns["value"].astype(np.float64)
     return batch(**columns)
+
+
+def _make_accesses(noted: list[tuple[int, int, list[Extent]]]) -> AccessBatch:
+    """Return what calls touch, each with its number and its node, as columns."""
+    number, node = np.array([one[:2] for one in noted], np.int64).reshape(-1, 2).T
+    count = np.array([len(touched) for *_, touched in noted], np.int64)
+    rows = np.array([*chain.from_iterable(touched for *_, touched in noted)], np.int64).reshape(-1, 4).T.copy()
+    buffer, begin, end, flags = rows
+    flags |= np.repeat(node + 1 << NODE_SHIFT, count)
+    return AccessBatch(correlation=np.repeat(number, count), buffer=buffer, begin=begin, end=end, flags=flags)

@@ -296,8 +296,7 @@ class SimGraph:
             if source is not None:
                 for number, node in enumerate(self._nodes):
                     if node.work is not None:
-                        touched = driver.memory.find_extents(node.work.reads, node.work.writes, node.work.some)
-                        source.note_accesses(correlation, touched, number)
+                        source.note_accesses(correlation, driver.memory.find_accesses(node.work), number)
             for work in works:
                 if work.again is not None:
                     work.again()

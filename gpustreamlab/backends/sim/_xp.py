@@ -370,10 +370,13 @@ class ArrayModule:
                 "Call it before the capture, or use a mask of the whole size: xp.where(mask, array, 0).",
             )
         spec = rule.kernel(backend.preset, call)
-        work = None
-        if backend.driver.accesses is not None or backend.driver.source is not None or capture is not None:
-            reads = call.inputs if reads is None else reads
-            work = self._note(call.name, reads, call.outputs if writes is None else writes, some, again)
+        driver, work = backend.driver, None
+        if driver.source is not None or driver.accesses is not None or capture is not None:
+            work = NodeWork(
+                call.name, again, call.inputs if reads is None else reads, call.outputs if writes is None else writes, some
+            )
+            if driver.accesses is not None and capture is None:
+                self._tell(work)
         backend.launch_kernel(backend.selected_stream, spec, work)
         if rule.needs_host:
             flag = NodeWork("flag", None, (), [create_pinned(_FLAG_BYTES, np.uint8)], None)
@@ -401,12 +404,16 @@ class ArrayModule:
         again: Callable[[], object] | None = None,
     ) -> NodeWork:
         """Tell who watches what is about to be read and written; return it, for each launch where a graph is captured."""
-        backend = self._backend
-        if backend.driver.accesses is not None and self._capture is None:
-            stream = backend.selected_stream
-            stream.check_open()
-            backend.driver.note_accesses(stream.queue, name, reads, writes, some)
-        return NodeWork(name, again, reads, writes, some)
+        work = NodeWork(name, again, reads, writes, some)
+        if self._backend.driver.accesses is not None and self._capture is None:
+            self._tell(work)
+        return work
+
+    def _tell(self, work: NodeWork) -> None:
+        """Tell who watches what is about to be read and written."""
+        stream = self._backend.selected_stream
+        stream.check_open()
+        self._backend.driver.note_accesses(stream.queue, work.name, work.reads, work.writes, work.some)
 
     def _hold(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Count the results' memory before the kernel that writes them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -338,3 +339,54 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
 
     assert drained.row_count == 1
     assert drained.columns["parent"][0] in unended.number.tolist()
+
+
+# What work touched
+
+
+@pytest.fixture
+def few_accesses(monkeypatch):
+    monkeypatch.setattr(_chunks, "KEPT_ACCESSES", 5)
+
+
+@pytest.mark.usefixtures("few_accesses")
+def test_the_oldest_work_loses_all_of_its_accesses_at_once_and_the_trace_says_so():
+    with recording() as (lab, source):
+        for call in (1, 2, 3):
+            source.push_launch(call * 10, call * 10 + 1, call * 10 + 2, correlation=call, stream=9)
+            for buffer in (1, 2):
+                source.push_access(call, buffer, 0, 64, is_write=buffer == 2)
+            lab._recorder.collect_work()
+            lab._recorder.changes()
+        trace = lab.trace
+        assert trace.extra["correlation"][trace.accesses.span].tolist() == [2, 2, 3, 3]
+        (told,) = trace.metadata.missing
+        assert "2 accesses made room for newer ones" in told
+        lab.clear()
+        assert (len(lab.trace.accesses), lab.trace.metadata.missing) == (0, ())
+
+
+def test_nodes_of_a_graph_have_their_own_accesses_and_those_of_a_whole_launch_are_of_all():
+    with recording() as (lab, source):
+        source.push_call(5, 9, name="cudaGraphLaunch", correlation=7)
+        for node in (1, 0, 3):
+            detail = replace(kernel_detail("k"), graph=4, node=node)
+            source.push_work(10 + node, 11 + node, stream=9, correlation=7, detail=detail)
+        for node, buffer in ((0, 10), (1, 11), (2, 12), (-1, 99)):
+            source.push_access(7, buffer, 0, 8, node=node)
+        source.push_access(8, 50, 0, 8)  # of no work that is there
+        trace = lab.trace
+        told = trace.accesses
+        nodes = [trace.details[code].node for code in trace.extra["detail"][told.span].tolist()]
+        assert sorted(zip(nodes, told.buffer.tolist(), strict=True)) == [(0, 10), (0, 99), (1, 11), (1, 99), (3, 99)]
+
+
+def test_of_work_that_is_told_of_with_nonsense_nothing_is_known():
+    with recording() as (lab, source):
+        for call, end in ((1, 64), (2, -1)):
+            source.push_launch(call * 10, call * 10 + 1, call * 10 + 2, correlation=call, stream=9)
+            source.push_access(call, 1, 0, 64)
+            source.push_access(call, 2, 0, end)
+        trace = lab.trace
+        assert trace.extra["correlation"][trace.accesses.span].tolist() == [1, 1]
+        assert trace.metadata.dropped_records == 0

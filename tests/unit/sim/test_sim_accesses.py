@@ -94,8 +94,7 @@ def test_memory_that_was_freed_and_allocated_anew_has_a_new_number(lab):
         for value in range(2):
             with lab.memory.scratch(4 * COUNT) as block:
                 block.array(COUNT, "f4").fill(value)
-    buffers = [[row[0] for row in rows] for _, rows in touched(lab)]
-    assert len({*sum(buffers, [])}) == 8
+    assert len({row[0] for _, rows in touched(lab) for row in rows}) == 8
 
 
 def test_an_array_in_memory_of_others_is_unsure_and_numbers_of_the_host_are_bounded(lab, monkeypatch):
