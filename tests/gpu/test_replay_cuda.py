@@ -74,14 +74,15 @@ def test_kernels_of_a_replay_are_told_of_by_statement(lab: Session) -> None:
         assert "a = x * w" in parents, "its kernels are below it"
 
 
-def test_a_replay_takes_the_host_a_fifth_of_the_time(lab: Session) -> None:
+def test_a_replay_takes_the_host_less_than_half_of_the_time(lab: Session) -> None:
+    """A quarter or less is usual; how much less depends on the host, and is measured by `bench.programs`."""
     text = "\n".join(f"h{chain} = xp.tanh(h{chain} * 2)" for _ in range(10) for chain in range(4))
     xp = lab.xp
     names = {"lab": lab, "xp": xp, **{f"h{chain}": xp.ones((64, 64), dtype="f4") for chain in range(4)}}
     xp.cuda.Device().synchronize()
     comparison = planned(lab, text, names, 4).compare(9)
     by_name = {run.how: run for run in comparison.runs}
-    assert by_name["replayed"].host_ns * 5 < by_name["one stream"].host_ns, comparison
+    assert by_name["replayed"].host_ns * 2 < by_name["one stream"].host_ns, comparison
 
 
 def test_a_value_read_on_the_host_is_named_with_its_line(lab: Session) -> None:

@@ -64,11 +64,16 @@ class FakeCuptiLibrary:
         self.left_out = set()
         """Functions whose calls are not recorded, as (domain, callback id)."""
         self.subscriber = None
+        self.allows_others = False
+        """Whether who has subscribed lets others do so, too."""
+        self._beside = None
         self.followed = set()
         """Functions at whose calls our callback is called, as (domain, callback id)."""
         self.lost_call_count = 0
         """Calls that found no room in the ring."""
         self.dropped_count = 0
+        self.was_refused = False
+        """Whether it once asked for a buffer and got none, on which CUPTI before 12.9 crashes."""
         self.history = []
         """Names of the functions that were called, in order."""
         self.contexts = {}
@@ -127,6 +132,15 @@ class FakeCuptiLibrary:
         self._callback = callback
         return SUCCESS
 
+    def subscribe_v2(self, handle, callback, user_data, params):
+        given = params._obj
+        assert given.structSize == 40
+        if not (self.allows_others and given.allowMultipleSubscribers):
+            return MULTIPLE_SUBSCRIBERS
+        self._beside, self.subscriber = self.subscriber, "ours"
+        self._callback = callback
+        return SUCCESS
+
     def enable_callback(self, is_on, handle, domain, number):
         assert self.subscriber == "ours"
         (self.followed.add if is_on.value else self.followed.discard)((domain, number.value))
@@ -140,7 +154,7 @@ class FakeCuptiLibrary:
 
     def unsubscribe(self, handle):
         assert self.subscriber == "ours"
-        self.subscriber = None
+        self.subscriber, self._beside = self._beside, None
         self.followed.clear()
 
     def get_callback_name(self, domain, number, place):
@@ -257,6 +271,7 @@ class FakeCuptiLibrary:
             self._client[0](ctypes.byref(address), ctypes.byref(size), ctypes.byref(most))
             if not address.value:
                 self.dropped_count += len(records)
+                self.was_refused = True
                 return
             assert address.value % 8 == 0
             filled = 0

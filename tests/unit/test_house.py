@@ -14,7 +14,7 @@ CEILINGS = {
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (4_570, 15),
-    "backends/sim": (4_840, 12),
+    "backends/sim": (4_870, 12),
     "cluster": (2_080, 7),
     "doors": (5_050, 14),
     "draw": (4_690, 13),

@@ -92,6 +92,20 @@ def test_only_the_calls_that_are_shown_or_say_something_of_memory_or_order_are_f
     assert (library.kinds, library.left_out, library.subscriber, is_held) == (set(), set(), None, False)
 
 
+@pytest.mark.parametrize(("version", "is_shared"), [(130201, False), (130300, True)])
+def test_from_13_3_calls_are_followed_beside_another_subscriber_that_allows_it(version, is_shared):
+    library = FakeCuptiLibrary(version)
+    library.subscriber, library.allows_others = "torch", True
+    cupti = Cupti(library, "")
+
+    cupti.enable_calls("callback")
+    is_followed, is_recorded = (1, 307) in library.followed, RecordKind.DRIVER in library.kinds
+    cupti.disable_calls()
+
+    assert (is_followed, is_recorded) == (is_shared, not is_shared)
+    assert (library.kinds, library.followed, library.left_out, library.subscriber) == (set(), set(), set(), "torch")
+
+
 def test_only_the_calls_that_are_shown_are_recorded():
     library = FakeCuptiLibrary()
     library.subscriber = "torch"

@@ -72,6 +72,23 @@ def test_more_records_than_buffers_are_dropped_and_counted(monkeypatch, card):
     assert source.dropped_count >= 100 - told
 
 
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C compiler")
+@pytest.mark.parametrize(("version", "is_refused"), [(26, False), (27, True)])
+def test_before_12_9_nobody_is_refused_a_buffer_and_what_is_lost_is_counted(monkeypatch, version, is_refused):
+    card = FakeCard(FakeCuptiLibrary(version))
+    source = make_source(monkeypatch, card)
+    monkeypatch.setattr(_cupti_source.SHARING, "_buffers", [ActivityBuffers(buffer_bytes=4096, buffer_limit=2)])
+    source.start()
+    for _ in range(100):
+        card.kernel()
+
+    told = len(kernels_of(drain_all(source, card)))
+
+    assert 0 < told < 100
+    assert source.dropped_count >= 100 - told
+    assert card.library.was_refused == is_refused
+
+
 def test_work_before_the_first_anchor_is_held_until_it_can_be_placed(card, source):
     card.is_slow = True
     source.start()

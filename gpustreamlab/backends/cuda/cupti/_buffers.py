@@ -39,6 +39,8 @@ BUFFER_BYTES = 1 << 20
 """Size of a buffer: 4,800 kernels."""
 BUFFER_LIMIT = 256
 """Buffers that exist at most: 256 MiB, 1.2 million kernels that nobody has fetched. More records are dropped and counted."""
+_FIRST_THAT_MAY_BE_REFUSED = 27
+"""CUPTI's API version in CUDA 12.9."""
 
 _SIZE = ctypes.POINTER(ctypes.c_size_t)
 REQUEST = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), _SIZE, _SIZE)
@@ -100,6 +102,8 @@ class ActivityBuffers:
         """Let CUPTI use these buffers."""
         # CUPTI calls these until the process ends, even while the interpreter is taken down: this reference is never dropped.
         keep_for_good(self)
+        if cupti.version < _FIRST_THAT_MAY_BE_REFUSED and self._library.refuse_nobody():
+            raise CaptureUnavailableError("There is no memory for CUPTI's buffers, so kernels are not seen.")
         cupti.require("cuptiActivityRegisterCallbacks", self.request, self.complete)
 
     @property
@@ -115,6 +119,10 @@ class ActivityBuffers:
             data = np.ctypeslib.as_array((ctypes.c_uint8 * valid_bytes.value).from_address(address))
             taken.append(FilledBuffer(address, data))
         return taken
+
+    def take_spilt_bytes(self) -> int:
+        """Return how many bytes of records found no buffer since the last time, where CUPTI may not be refused one."""
+        return int(self._library.take_spilt_bytes())
 
     def give_back(self, ticket: int) -> None:
         """Let a buffer that was taken be filled again."""
@@ -168,7 +176,8 @@ class ActivityBuffers:
         library.count_full.restype = ctypes.c_uint64
         library.take_calls.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)
         library.function_name.argtypes = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64)
-        for function in (library.take_calls, library.count_calls, library.take_lost_calls, library.function_name):
+        counts = (library.take_calls, library.count_calls, library.take_lost_calls, library.take_spilt_bytes)
+        for function in (*counts, library.function_name):
             function.restype = ctypes.c_uint64
         library.set_shape.argtypes = (ctypes.c_uint32, CShape)
         library.tell_memory.argtypes = (ctypes.c_uint64, ctypes.c_uint64)

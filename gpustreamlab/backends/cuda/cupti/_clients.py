@@ -21,7 +21,7 @@ from gpustreamlab.backends.cuda._libcuda import load_libcuda
 from gpustreamlab.backends.cuda.cupti._accesses import AccessReader
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange, ask_driver
 from gpustreamlab.backends.cuda.cupti._buffers import CALL_FIELDS, ActivityBuffers
-from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED
+from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED, RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._pools import TorchBlocks
 from gpustreamlab.backends.cuda.cupti._records import Records, concat_records, parse_buffer
@@ -278,6 +278,7 @@ class Sharing:
         dropped = ctypes.c_size_t()
         if cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)):
             dropped.value = 0
+        dropped.value += -(-buffers.take_spilt_bytes() // cupti.layouts.sizes[RecordKind.CONCURRENT_KERNEL])  # most are kernels
         records = concat_records(parts)
         if records.skipped_bytes:
             dropped.value += 1

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 MULTIPLE_SUBSCRIBERS = 39
 """What subscribing gives where another client holds the one place. Source: ``cupti_result.h``."""
+_FIRST_WITH_SEVERAL_SUBSCRIBERS = 130300
+"""With a driver r610 or newer; an older one refuses. Not run on such a machine yet."""
 NOT_COMPATIBLE = 14
 """What CUPTI gives where it does not go with the driver."""
 INSUFFICIENT_PRIVILEGES = 35
@@ -251,9 +253,13 @@ class Cupti:
         self._set_other_calls(is_on=1)
 
     def _subscribe(self, callback: Any) -> bool:
-        """Take the one place of a subscriber; tell whether it was free."""
+        """Take the one place of a subscriber, or, from 13.3 on, one beside those who allow it; tell whether there was one."""
         handle = ctypes.c_void_p()
-        if self.call("cuptiSubscribe", ctypes.byref(handle), callback, None):
+        code = self.call("cuptiSubscribe", ctypes.byref(handle), callback, None)
+        if code == MULTIPLE_SUBSCRIBERS and self.version >= _FIRST_WITH_SEVERAL_SUBSCRIBERS:
+            beside = _SubscriberParams(ctypes.sizeof(_SubscriberParams), b"gpustreamlab", None, 0, 1)
+            code = self.call("cuptiSubscribe_v2", ctypes.byref(handle), callback, None, ctypes.byref(beside))
+        if code:
             return False
         self._subscriber = handle
         return True
@@ -328,6 +334,18 @@ _SETTERS = {
     CallbackDomain.DRIVER_API: "cuptiActivityEnableDriverApi",
     CallbackDomain.RUNTIME_API: "cuptiActivityEnableRuntimeApi",
 }
+
+
+class _SubscriberParams(ctypes.Structure):
+    """``CUpti_SubscriberParams``, of ``cuptiSubscribe_v2``."""
+
+    _fields_ = (
+        ("structSize", ctypes.c_size_t),
+        ("subscriberName", ctypes.c_char_p),
+        ("oldSubscriberName", ctypes.c_char_p),
+        ("oldSubscriberSize", ctypes.c_size_t),
+        ("allowMultipleSubscribers", ctypes.c_uint8),
+    )
 
 
 def _make_detaching_call() -> None:

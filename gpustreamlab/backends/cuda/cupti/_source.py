@@ -175,8 +175,13 @@ class CuptiSource:
     @property
     def description(self) -> str:
         """Name and version of CUPTI, and that calls are recorded the slow way where they are."""
-        is_slow = self.is_collecting and not self._cupti.follows_calls
+        is_slow = self.is_collecting and not self.follows_calls
         return f"{self._cupti.title}{'; calls by records, as another profiler has the callbacks' if is_slow else ''}"
+
+    @property
+    def follows_calls(self) -> bool:
+        """Whether the driver's calls tell what work touches."""
+        return self._cupti.follows_calls
 
     @property
     def complete_until_host_ns(self) -> int:

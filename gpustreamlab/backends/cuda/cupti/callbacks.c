@@ -27,6 +27,8 @@ static uint64_t buffer_count, free_count, first_full, full_count;
 static struct buffer *buffers;
 static uint64_t *free_ones; /* a stack: what was used last is lent first */
 static uint64_t *full_ones; /* a ring: `full_count` of them from `first_full` on */
+static uint8_t *spill;      /* lent where no buffer is free, to any number of askers; nobody reads it. None: they get nothing */
+static uint64_t spilt_bytes;
 
 /* Return the index of the buffer that begins at an address, or `buffer_count`. */
 static uint64_t index_of(uint8_t *address)
@@ -58,6 +60,16 @@ int set_up(size_t bytes, uint64_t count)
     return 0;
 }
 
+/* Let no asker go without a buffer: CUPTI before 12.9 crashes there (pytorch/kineto#1275). Return 0 if that has worked. */
+int refuse_nobody(void)
+{
+    void *memory = mmap(NULL, buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return -1;
+    spill = memory;
+    return 0;
+}
+
 /* CUpti_BuffersCallbackRequestFunc: give CUPTI a buffer, or none. */
 void request_buffer(uint8_t **address, size_t *size, size_t *most_records)
 {
@@ -69,6 +81,9 @@ void request_buffer(uint8_t **address, size_t *size, size_t *most_records)
         uint64_t index = free_ones[--free_count];
         buffers[index].place = LENT;
         *address = arena + index * stride_bytes;
+        *size = buffer_bytes;
+    } else if (spill) {
+        *address = spill;
         *size = buffer_bytes;
     }
     pthread_mutex_unlock(&lock);
@@ -84,6 +99,8 @@ void complete_buffer(void *context, uint32_t stream, uint8_t *address, size_t si
         buffers[index].place = FULL;
         buffers[index].valid_bytes = valid_bytes < buffer_bytes ? valid_bytes : buffer_bytes;
         full_ones[(first_full + full_count++) % buffer_count] = index;
+    } else if (spill && address == spill) {
+        spilt_bytes += valid_bytes < buffer_bytes ? valid_bytes : buffer_bytes;
     }
     pthread_mutex_unlock(&lock);
 }
@@ -124,6 +141,16 @@ uint64_t count_full(void)
     uint64_t full = full_count;
     pthread_mutex_unlock(&lock);
     return full;
+}
+
+/* For Python: how many bytes of records found no buffer since this was asked last. */
+uint64_t take_spilt_bytes(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t bytes = spilt_bytes;
+    spilt_bytes = 0;
+    pthread_mutex_unlock(&lock);
+    return bytes;
 }
 
 /* Calls of the driver, in a ring that any thread writes and one reads. It has no lock: threads that launch at once must not wait
