@@ -48,6 +48,8 @@ _LEGACY, _PER_THREAD = 1, 2
 """Handles of default streams."""
 _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
+_HIDING = ("nccl", "nvshmem")
+"""How functions begin that find what they write by pointers in device memory."""
 _SEGMENT = (1 << 21) - 1
 _GRAIN_BITS = 8
 _ANY = 0
@@ -63,10 +65,11 @@ class _Touch(NamedTuple):
 
 
 class _Function:
-    __slots__ = ("name", "outputs")
+    __slots__ = ("is_opaque", "name", "outputs")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.is_opaque = name.startswith(_HIDING)
         self.outputs: set[int] = set()  # Places among its arguments that were given memory that nobody had written
 
 
@@ -294,7 +297,8 @@ class AccessReader:
             touches = [*self._exact(target, size, is_write=True)]
             if role is Role.COPY:
                 touches += self._exact(own[0], own[1], is_write=False)
-        rows = self._rows(touches, role, certainty, is_cut=bool(flags & _OPAQUE))
+        is_cut = bool(flags & _OPAQUE) or name.startswith(_HIDING)
+        rows = self._rows(touches, role, certainty, is_cut=is_cut)
         if self._capturing and stream in self._capturing:
             self._captured[self._capturing[stream]].add(touches, rows, is_node=role is not Role.UNKNOWN_WORK)
             return []
@@ -333,7 +337,7 @@ class AccessReader:
             block = self._find(word & _ADDRESS)
             if block is not None and not block.is_pool:
                 found.append((word >> _PLACE_BITS, word & _ADDRESS, block))
-        if not found or flags & _OPAQUE:
+        if not found or flags & _OPAQUE or function.is_opaque:
             self._opaque_count += 1  # it may have written anything
         for place, _, block in found:
             if block.born == self._opaque_count:
