@@ -49,6 +49,8 @@ class OutsideWork:
                 self._make(step, place)
             elif step.kind is StepKind.GONE:
                 self._let_go(step)
+            elif step.kind is StepKind.LOST:
+                self._forget()
             else:
                 self._order(step)
 
@@ -158,6 +160,13 @@ class OutsideWork:
             if step.is_ordered:
                 self.search.kept_until(piece, self.search.clocks.record(self._lane(step)))
             self.search.free(piece)
+
+    def _forget(self) -> None:
+        """Know of no memory and no event: calls are missing."""
+        self.search.clocks.host_wait_all()
+        self._pieces.clear()
+        self._moments.clear()
+        self._writers.clear()
 
     def _order(self, step: Step) -> None:
         clocks = self.search.clocks

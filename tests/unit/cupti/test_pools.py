@@ -8,7 +8,7 @@ import types
 import pytest
 
 from gpustreamlab.backends import StepKind
-from gpustreamlab.backends.cuda.cupti import _clients
+from gpustreamlab.backends.cuda.cupti import _clients, _source
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from gpustreamlab.backends.cuda.cupti._pools import TorchBlocks
 from tests.helpers.captured import drain_all
@@ -59,14 +59,35 @@ def test_without_anybody_who_looks_for_hazards_no_steps_are_told(card, source):
     assert done.steps == ()
 
 
-def test_after_calls_were_lost_nothing_is_known_of_memory(card, source):
+def test_after_calls_were_lost_nothing_is_known_of_memory_and_all_is_in_order(card, source):
+    source.tells_steps = True
     source.start()
     card.call(ALLOCATE, object=A, size=4_096)
     drain_all(source, card, 1)
     card.library.lost_call_count = 3
     card.call(LAUNCH, object=9, words=1, own_words=[A], **STREAM)
+    (cut,) = drain_all(source, card, 1)
+    card.call(LAUNCH, object=9, words=1, own_words=[A], **STREAM)
+    (behind,) = drain_all(source, card, 1)
+    assert (len(cut.accesses), len(behind.accesses)) == (0, 0)
+    assert [step.kind for step in cut.steps] == [StepKind.LOST]
+    assert source.dropped_count == 3
+
+
+def test_steps_that_nobody_takes_are_bounded_and_counted(monkeypatch, card, source):
+    monkeypatch.setattr(_source, "HELD_STEPS", 20)
+    source.tells_steps = True
+    source.start()
+    drain_all(source, card, 1)
+    dropped_count = source.dropped_count
+    for _ in range(3):
+        for _ in range(15):
+            card.call(WAIT, **STREAM)
+        _source.SHARING.hand_out(card.library.loaded)
     (done,) = drain_all(source, card, 1)
-    assert len(done.accesses) == 0
+    assert [step.kind for step in done.steps[:2]] == [StepKind.LOST, StepKind.SEEN_STREAM]
+    assert len(done.steps) <= 20
+    assert source.dropped_count - dropped_count >= 30
 
 
 def test_what_cupys_pool_gives_out_comes_from_its_hooks(monkeypatch, card):
