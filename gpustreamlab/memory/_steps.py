@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -55,8 +56,15 @@ class OutsideWork:
                 self._order(step)
 
     def found(self) -> list[tuple[Hazard, int]]:
-        """Return the hazards in their order, and when each was found, by the host's clock."""
-        return [(self._describe(row), row.host_ns) for row in self.search.found.values() if self._is_told(row)]
+        """Return the hazards in their order, and when each was found, by the host's clock.
+
+        Those whose ranges differ in numbers alone are one: a mistake in a loop is made once.
+        """
+        alike: dict[tuple[object, ...], list[FoundHazard]] = {}
+        for row in filter(self._is_told, self.search.found.values()):
+            places = (_NUMBERS.sub("#", side.place) for side in (row.first, row.second))
+            alike.setdefault((row.kind, row.first.lane, row.second.lane, *places), []).append(row)
+        return [(self._describe(rows[0], sum(row.count for row in rows)), rows[0].host_ns) for rows in alike.values()]
 
     def note_watched(self, start: int) -> None:
         """Note where memory of a watched array begins."""
@@ -85,7 +93,7 @@ class OutsideWork:
         watched = (start for one in self._beside() for start in one._watched)
         return piece.number not in self._parts and not any(piece.start <= start < piece.end for start in watched)
 
-    def _describe(self, row: FoundHazard) -> Hazard:
+    def _describe(self, row: FoundHazard, count: int) -> Hazard:
         piece = row.piece
         is_known = {row.first.work, row.second.work} <= {"copy", "fill"}
         return Hazard(
@@ -98,7 +106,7 @@ class OutsideWork:
             allocation=piece.number,
             first=self._describe_side(row.first),
             second=self._describe_side(row.second),
-            hazard_count=row.count,
+            hazard_count=count,
             certainty=AccessCertainty.KNOWN if is_known else AccessCertainty.LEARNED,
         )
 
@@ -204,6 +212,7 @@ class OutsideWork:
 
 
 _LIBRARIES = {"torch", "cupy"}
+_NUMBERS = re.compile(r"\d+")
 
 
 def _handle_of(value: Any) -> int | None:

@@ -252,7 +252,7 @@ def test_what_is_kept_is_bounded_and_what_goes_is_counted():
     freed.free_pieces(FREED_KEPT + 10)
     shared = rows.piece(0)
     for place in range(ROWS_KEPT + 8):
-        rows.write(shared, lane=place % 2, place="x" * place)  # not a number: a loop's are one row
+        rows.write(shared, lane=place % 2, place=place)
     # THEN
     assert (len(piece.accesses), accesses.search.let_go_count) == (ACCESSES_KEPT, 2 * ACCESSES_KEPT)
     assert FREED_KEPT // 2 <= len(freed.search._freed) <= FREED_KEPT
