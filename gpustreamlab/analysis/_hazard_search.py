@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -142,9 +141,6 @@ ROWS_KEPT = 1_000
 """How many kinds of hazards are told apart; further ones are only counted."""
 
 
-_NUMBERS = re.compile(r"\d+")
-
-
 def _no_owner() -> None:
     """Keep nothing."""
 
@@ -253,7 +249,7 @@ class HazardSearch:
     ) -> None:
         self.clocks = LaneClocks(name_lane, card)  # What is ordered before what
         self.found: dict[tuple[HazardKind, LaneClock, LaneClock, str, str], FoundHazard] = {}
-        """The hazards: one for each kind, pair of lanes and pair of ranges, whose names may differ in numbers: a loop is one."""
+        """The hazards: one for each kind, pair of lanes and pair of ranges."""
         self._name_place = name_place
         self._clock = clock
         self._freed = _FreedMemory()
@@ -455,7 +451,7 @@ class HazardSearch:
     def _count(
         self, kind: HazardKind, first: Side, second: Side, piece: Piece, *, is_certain: bool, scratch_bytes: int | None = None
     ) -> None:
-        key = kind, first.lane, second.lane, _NUMBERS.sub("#", first.place), _NUMBERS.sub("#", second.place)
+        key = kind, first.lane, second.lane, first.place, second.place
         row = self.found.get(key)
         if row is None:
             if len(self.found) >= ROWS_KEPT:

@@ -207,6 +207,8 @@ class StepKind(IntEnum):
     """The host has seen the device idle."""
     CLOSED = 8
     """A stream was destroyed."""
+    LOST = 9
+    """Calls are missing: memory is not known any more, and all before counts as in order."""
 
 
 class StepTouch(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +23,7 @@ class OutsideWork:
     What lies in memory of watched arrays is left to those who watch them: they know what is read and what is written.
     """
 
-    def __init__(self, name_stream: Callable[[int], str], card: int) -> None:
+    def __init__(self, name_stream: Callable[[int], str], card: int, beside: Callable[[], Iterable[OutsideWork]]) -> None:
         self.search = HazardSearch(str, clock=lambda: self._now_ns, card=card)
         """What was found."""
         self._name_stream = name_stream
@@ -35,6 +36,7 @@ class OutsideWork:
         self._blocking: set[int] = set()  # Lanes that worked since the legacy default stream did last
         self._behind_legacy: set[int] = set()  # Lanes that have waited for its last work
         self._legacy_worked = False
+        self._beside = beside  # Returns those of all cards of the node
         self._watched: dict[int, None] = {}  # First addresses of memory of watched arrays, the oldest first
         self._codes: dict[int, tuple[str, str]] = {}  # How streams are written, and of which library, by handle
 
@@ -48,12 +50,21 @@ class OutsideWork:
                 self._make(step, place)
             elif step.kind is StepKind.GONE:
                 self._let_go(step)
+            elif step.kind is StepKind.LOST:
+                self._forget()
             else:
                 self._order(step)
 
     def found(self) -> list[tuple[Hazard, int]]:
-        """Return the hazards in their order, and when each was found, by the host's clock."""
-        return [(self._describe(row), row.host_ns) for row in self.search.found.values() if self._is_told(row)]
+        """Return the hazards in their order, and when each was found, by the host's clock.
+
+        Those whose ranges differ in numbers alone are one: a mistake in a loop is made once.
+        """
+        alike: dict[tuple[object, ...], list[FoundHazard]] = {}
+        for row in filter(self._is_told, self.search.found.values()):
+            places = (_NUMBERS.sub("#", side.place) for side in (row.first, row.second))
+            alike.setdefault((row.kind, row.first.lane, row.second.lane, *places), []).append(row)
+        return [(self._describe(rows[0], sum(row.count for row in rows)), rows[0].host_ns) for rows in alike.values()]
 
     def note_watched(self, start: int) -> None:
         """Note where memory of a watched array begins."""
@@ -79,9 +90,10 @@ class OutsideWork:
 
     def _is_told(self, row: FoundHazard) -> bool:
         piece = row.piece
-        return piece.number not in self._parts and not any(piece.start <= start < piece.end for start in self._watched)
+        watched = (start for one in self._beside() for start in one._watched)
+        return piece.number not in self._parts and not any(piece.start <= start < piece.end for start in watched)
 
-    def _describe(self, row: FoundHazard) -> Hazard:
+    def _describe(self, row: FoundHazard, count: int) -> Hazard:
         piece = row.piece
         is_known = {row.first.work, row.second.work} <= {"copy", "fill"}
         return Hazard(
@@ -94,7 +106,7 @@ class OutsideWork:
             allocation=piece.number,
             first=self._describe_side(row.first),
             second=self._describe_side(row.second),
-            hazard_count=row.count,
+            hazard_count=count,
             certainty=AccessCertainty.KNOWN if is_known else AccessCertainty.LEARNED,
         )
 
@@ -157,6 +169,13 @@ class OutsideWork:
                 self.search.kept_until(piece, self.search.clocks.record(self._lane(step)))
             self.search.free(piece)
 
+    def _forget(self) -> None:
+        """Know of no memory and no event: calls are missing."""
+        self.search.clocks.host_wait_all()
+        self._pieces.clear()
+        self._moments.clear()
+        self._writers.clear()
+
     def _order(self, step: Step) -> None:
         clocks = self.search.clocks
         if step.kind is StepKind.RECORD:
@@ -193,6 +212,7 @@ class OutsideWork:
 
 
 _LIBRARIES = {"torch", "cupy"}
+_NUMBERS = re.compile(r"\d+")
 
 
 def _handle_of(value: Any) -> int | None:

@@ -312,7 +312,7 @@ class AccessWatch:
         if self._watched is None:
             self._why_not = "Another session watches this device, so nothing was watched here: ask it, or give each its own."
         elif not self._backend.device.simulated:
-            self._outside = OutsideWork(self._name_of, self._card)
+            self._outside = OutsideWork(self._name_of, self._card, self._all_outside)
             self._recorder.kernels.take_steps = self._take_steps
 
     def _take_steps(self, steps: Sequence[Step], places: Sequence[str], host_ns: Sequence[int]) -> None:
@@ -324,6 +324,9 @@ class AccessWatch:
         """Take what was called by now."""
         if self._outside is not None:
             self._recorder.kernels.take(is_complete=False)
+
+    def _all_outside(self) -> list[OutsideWork]:
+        return [one._outside for one in self._cards.values() if one._outside is not None]
 
     def _found_outside(self) -> list[tuple[Hazard, int]]:
         return [] if self._outside is None else self._outside.found()
@@ -445,8 +448,8 @@ class AccessWatch:
             if self._outside is not None:
                 others = "work of other libraries is followed by the driver's calls"
             yield f"Arrays of lab.xp are watched, and what is found is kept until lab.clear(); {others}."
-            if self._outside is not None and not self._recorder.kernels.is_on:
-                yield "Kernels are not captured, so only arrays of lab.xp were watched: Session(capture='kernels')."
+            if self._outside is not None and not self._recorder.kernels.tells_steps:
+                yield "The driver's calls are not followed, so only arrays of lab.xp were watched: see print(lab)."
             yield (
                 "What the host reads and writes is not seen: call stream.synchronize() before the host fills page-locked "
                 "memory that a copy reads, or reads what get(blocking=False) writes."
@@ -487,6 +490,7 @@ def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
 def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | None = None, prefix: str = "") -> Iterator[Note]:
     """Say in a trace where a hazard is, on one card or all; names of streams begin with `prefix` in the trace."""
     is_between = hazard.first.device != hazard.second.device
+    lanes = {lane.name for lane in trace.lanes}
     for side in (hazard.second, hazard.first) if is_between else (hazard.second,):
         lane = None if side.stream == NO_STREAM else prefix + side.stream
         row = _open_range(trace, side.range, lane, found_ns)
@@ -496,7 +500,7 @@ def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | Non
         yield Note(
             time_ns=found_ns if row is None else int(trace.start_ns[row]),
             end_ns=None if row is None else int(trace.end_ns[row]),
-            stream=lane,
+            stream=lane if lane in lanes else None,
             text=hazard.text,
             fix=f"Put {hazard.fix} {hazard.where}.",
             kind=NoteKind.HAZARD,

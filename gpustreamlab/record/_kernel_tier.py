@@ -138,6 +138,11 @@ class KernelTier:
         return self.windows.is_open
 
     @property
+    def tells_steps(self) -> bool:
+        """Whether hazards can be found from what the source tells."""
+        return self.is_on and bool(getattr(self._source, "follows_calls", False))
+
+    @property
     def times_ranges(self) -> bool:
         """Whether ranges need no events now."""
         return self.is_on and bool(getattr(self._source, "times_ranges", False))

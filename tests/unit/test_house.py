@@ -13,7 +13,7 @@ CEILINGS = {
     "analysis": (11_800, 35),
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
-    "backends/cuda/cupti": (4_570, 15),
+    "backends/cuda/cupti": (4_600, 15),
     "backends/sim": (4_900, 12),
     "cluster": (2_080, 7),
     "doors": (5_400, 15),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpustreamlab.backends import Step, StepKind
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from gpustreamlab.memory._steps import OutsideWork
@@ -20,7 +21,7 @@ class Program(DriverCalls):
     def __init__(self):
         super().__init__()
         self.reader.follow(is_on=True)
-        self.watch = OutsideWork({LEFT: "left"}.get, 0)
+        self.watch = OutsideWork({LEFT: "left"}.get, 0, lambda: [self.watch])
         for address in (A, B, C):
             self.allocate(address, SIZE)
             self.call("cuMemsetD8Async", stream=LEFT, target=address, size=SIZE)
@@ -199,3 +200,23 @@ def test_streams_and_memory_are_called_as_in_the_callers_program(program):
     program.watch.name({"side": Stream(), "x": Tensor(B), "_hidden": Tensor(B), "number": 5})
     ((hazard, _),) = program.watch.found()
     assert (hazard.array, hazard.fix) == ("x", "side.wait_stream(lab.stream('left'))")
+
+
+def test_after_calls_were_lost_nothing_before_is_accused(program):
+    program.read_into(9, A, B, LEFT)
+    program.found()
+    program.watch.take([Step(StepKind.LOST)], [""], [0], is_counted=True)
+    program.read_into(10, B, C, RIGHT)
+    assert program.found() == []
+
+
+def test_one_mistake_in_a_loop_is_one_finding_with_a_count(program):
+    for turn in range(5):
+        program.read_into(9, A, B, LEFT)
+        program.read_into(10, B, C, RIGHT)
+        program.call("cuCtxSynchronize")
+        program.read()
+        steps = program.steps()
+        program.watch.take(steps, [f"step {turn}"] * len(steps), [0] * len(steps), is_counted=True)
+    ((hazard, _),) = program.watch.found()
+    assert (hazard.hazard_count, hazard.first.range) == (5, "step 0")

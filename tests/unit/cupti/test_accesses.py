@@ -60,6 +60,15 @@ def test_memory_that_others_may_have_written_teaches_nothing(made):
     assert [row[4:] for row in made.read()] == [("w", "unknown")] * 2
 
 
+def test_a_kernel_that_hides_what_it_writes_teaches_nothing(made, monkeypatch):
+    monkeypatch.setattr(made.reader, "_name_of", lambda function: "ncclDevKernel_AllReduce_Sum" if function == 8 else "other")
+    made.launch(8, B)
+    made.launch(9, A, C)
+    rows = made.read()
+    assert [row[4:] for row in rows[-2:]] == [("w", "unknown")] * 2
+    assert rows[1][1:] == (0, 0, 0, "w", "unknown"), "it uses more than is known"
+
+
 def test_copies_and_fills_have_exact_extents(made):
     made.copy(A + 100, B + 200, 50)
     made.call("cuMemsetD32Async", stream=16, target=C + 4, size=16)

@@ -48,6 +48,8 @@ _LEGACY, _PER_THREAD = 1, 2
 """Handles of default streams."""
 _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
+_HIDING = ("nccl", "nvshmem")
+"""How functions begin that find what they write by pointers in device memory."""
 _SEGMENT = (1 << 21) - 1
 _GRAIN_BITS = 8
 _ANY = 0
@@ -63,10 +65,11 @@ class _Touch(NamedTuple):
 
 
 class _Function:
-    __slots__ = ("name", "outputs")
+    __slots__ = ("is_opaque", "name", "outputs")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.is_opaque = name.startswith(_HIDING)
         self.outputs: set[int] = set()  # Places among its arguments that were given memory that nobody had written
 
 
@@ -119,18 +122,17 @@ class _Batch:
         long = np.flatnonzero(np.diff(edges) > _LONG)
         return [(int(edges[at]) + 1, int(edges[at + 1])) for at in long.tolist()]
 
-    def calls_between(self, begin: int, end: int) -> Iterator[tuple[Role, Shape, tuple[int, ...], list[int]]]:
-        """Return calls with their roles, and how they are read, their `_FIELDS` and their words."""
-        some = self.calls[begin:end]
-        place = int(self._ends[begin - 1]) if begin else 0
-        words = self._words[place : int(self._ends[end - 1])].tolist() if end > begin else []
-        place = 0
-        for role, *call in zip(self.role[begin:end].tolist(), *(some[name].tolist() for name in _FIELDS), strict=True):
-            count = call[5]
-            if role:
-                shape = self._shapes[call[4]]
-                yield shape.role, shape, tuple(call), words[place : place + count]
-            place += count
+    def calls_at(self, at: Int64Array) -> Iterator[tuple[Role, Shape, tuple[int, ...], list[int]]]:
+        """Return those of some calls that say something: their roles, how they are read, their `_FIELDS` and their words."""
+        at = at[self.role[at] != Role.NONE]
+        some = self.calls[at]
+        counts = some["words"].astype(np.int64)
+        total = np.cumsum(counts)
+        place = np.arange(int(counts.sum())) + np.repeat(self._ends[at] - total, counts)
+        words = self._words[place].tolist()
+        for stop, call in zip(total.tolist(), zip(*(some[name].tolist() for name in _FIELDS), strict=True), strict=True):
+            shape = self._shapes[call[4]]
+            yield shape.role, shape, call, words[stop - call[5] : stop]
 
     @cached_property
     def keys(self) -> Int64Array:
@@ -234,7 +236,7 @@ class AccessReader:
         """Read calls one by one."""
         rows: list[int] = []
         parts: list[Int64Array] = []
-        for role, shape, call, own in batch.calls_between(begin, end):
+        for role, shape, call, own in batch.calls_at(np.arange(begin, end)):
             if self._changes and self._changes[0].wall_ns <= call[0]:
                 self._apply_changes(call[0])
             if role is Role.UNKNOWN_WORK and (graph := self._executables.get(call[8])) is not None:
@@ -264,11 +266,12 @@ class AccessReader:
         roles = batch.role[begin:end]
         at = begin + np.flatnonzero((roles > Role.NONE) & (roles < Role.UNKNOWN_WORK))
         _, first, place = np.unique(batch.keys[at], return_index=True, return_inverse=True)
-        found: dict[int, list[tuple[int, int, int, int]]] = {}
-        for one in np.sort(first).tolist():
-            for role, shape, call, own in batch.calls_between(int(at[one]), int(at[one]) + 1):
-                found[one] = self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
-        told = [found[one] for one in first.tolist()]
+        order = np.argsort(first)
+        found = [
+            self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
+            for role, shape, call, own in batch.calls_at(at[first[order]])
+        ]
+        told = [found[one] for one in np.argsort(order).tolist()]
         count = np.array([len(rows) for rows in told], np.int64)
         table = np.array([row for rows in told for row in rows], np.int64).reshape(-1, 4)
         counts = count[place]
@@ -294,7 +297,8 @@ class AccessReader:
             touches = [*self._exact(target, size, is_write=True)]
             if role is Role.COPY:
                 touches += self._exact(own[0], own[1], is_write=False)
-        rows = self._rows(touches, role, certainty, is_cut=bool(flags & _OPAQUE))
+        is_cut = bool(flags & _OPAQUE) or name.startswith(_HIDING)
+        rows = self._rows(touches, role, certainty, is_cut=is_cut)
         if self._capturing and stream in self._capturing:
             self._captured[self._capturing[stream]].add(touches, rows, is_node=role is not Role.UNKNOWN_WORK)
             return []
@@ -333,7 +337,7 @@ class AccessReader:
             block = self._find(word & _ADDRESS)
             if block is not None and not block.is_pool:
                 found.append((word >> _PLACE_BITS, word & _ADDRESS, block))
-        if not found or flags & _OPAQUE:
+        if not found or flags & _OPAQUE or function.is_opaque:
             self._opaque_count += 1  # it may have written anything
         for place, _, block in found:
             if block.born == self._opaque_count:
@@ -391,21 +395,17 @@ class AccessReader:
             )
             for one in touches
         )
-        numbers = 0 if is_known else call[9]
-        numbers = 0 if is_known else call[9]
-        step = self._step(StepKind.WORK, call)
-        self.steps.append(
-            step._replace(name=name, touches=told, numbers=numbers, is_known=is_known, function=0 if is_known else call[8])
-        )
+        numbers, function = (0, 0) if is_known else (call[9], call[8])
+        work = {"name": name, "touches": told, "numbers": numbers, "is_known": is_known, "function": function}
+        self.steps.append(self._step(StepKind.WORK, call, **work))
 
     @staticmethod
-    def _step(kind: StepKind, call: tuple[int, ...]) -> Step:
+    def _step(kind: StepKind, call: tuple[int, ...], **more: Any) -> Step:
         stream, flags, thread = call[7], call[6], call[2]
         if stream == _PER_THREAD or (stream == 0 and flags & _OF_THREAD):
-            return Step(kind, call[0], thread, -1 - thread, is_blocking=True)
-        if stream == _LEGACY:
-            stream = 0
-        return Step(kind, call[0], thread, stream, is_blocking=not flags & _NON_BLOCKING)
+            return Step(kind, call[0], thread, -1 - thread, is_blocking=True, **more)
+        stream = 0 if stream == _LEGACY else stream
+        return Step(kind, call[0], thread, stream, not flags & _NON_BLOCKING, **more)
 
     # Memory and order
 
@@ -423,7 +423,7 @@ class AccessReader:
             if self._executables.pop(target, None) is None:  # a graph, or a node of one
                 self._graphs.clear()
         elif not self._capture(role, stream, target) and self._is_followed and role in _STEPS:
-            self.steps.append(self._step(_STEPS[role], call)._replace(event=target))
+            self.steps.append(self._step(_STEPS[role], call, event=target))
 
     def _capture(self, role: Role, stream: int, event: int) -> bool:
         """Follow which streams are being captured into a graph; tell whether a call was part of that."""
@@ -473,7 +473,7 @@ class AccessReader:
         block = self._memory.blocks.get(start)
         if block is not None and block.made_ns > call[0]:
             return  # it has been handed out anew before this call returned
-        step = self._step(StepKind.GONE, call)._replace(is_ordered=role is Role.FREE_ASYNC)
+        step = self._step(StepKind.GONE, call, is_ordered=role is Role.FREE_ASYNC)
         if self._is_followed and role is Role.FREE:
             self.steps.append(step._replace(kind=StepKind.SEEN_ALL))  # it waits for the device
         end = start + size if size else start + 1 if block is None else block.end
@@ -512,13 +512,27 @@ class AccessReader:
             whole.is_pool = True
 
     def _made(self, block: Block, step: Step) -> None:
-        if self._is_followed:
-            self.steps.append(step._replace(buffer=block.number, start=block.start, size_bytes=block.end - block.start))
+        self._tell_block(StepKind.MADE, block, step)
 
     def _gone(self, blocks: Iterable[Block], step: Step) -> None:
+        for block in blocks:
+            self._tell_block(StepKind.GONE, block, step)
+
+    def _tell_block(self, kind: StepKind, block: Block, step: Step) -> None:
         if self._is_followed:
-            step = step._replace(kind=StepKind.GONE)
-            self.steps.extend(step._replace(buffer=block.number, start=block.start) for block in blocks)
+            self.steps.append(
+                Step(
+                    kind,
+                    step.wall_ns,
+                    step.thread,
+                    step.stream,
+                    step.is_blocking,
+                    buffer=block.number,
+                    start=block.start,
+                    size_bytes=block.end - block.start,
+                    is_ordered=step.is_ordered,
+                )
+            )
 
 
 _STEPS = {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.kernel_names import short_name
-from gpustreamlab.backends._activity import Step
+from gpustreamlab.backends._activity import Step, StepKind
 from gpustreamlab.backends.cuda._libcuda import load_libcuda
 from gpustreamlab.backends.cuda.cupti._accesses import AccessReader
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange, ask_driver
@@ -228,6 +228,21 @@ class Sharing:
         for reader in self._accesses:
             self._take_blocks(reader)
 
+    def _read_accesses(
+        self, reader: AccessReader, calls: NDArray[np.void], words: NDArray[np.uint64], cupti: Cupti, *, is_whole: bool
+    ) -> dict[str, Int64Array]:
+        """Return what calls touch; where some are missing, which may have freed memory or ordered work, all begins anew."""
+        reader.follow(is_on=any(source.tells_steps for source in self.sharers))
+        if not is_whole:
+            reader.begin()
+        self._take_blocks(reader)
+        columns = reader.read(calls, words, cupti.shapes)
+        if not is_whole:
+            reader.begin()
+            self.torch_blocks.end()
+            reader.steps = [Step(StepKind.LOST, int(calls["end"][-1]))]
+        return columns
+
     def _take_blocks(self, reader: AccessReader) -> None:
         if any(source.tells_steps for source in self.sharers) and (there := self.torch_blocks.begin()) is not None:
             reader.seed(there)
@@ -268,11 +283,7 @@ class Sharing:
         if len(calls):
             columns = {CALLED: {name: calls[name] for name in CALL_FIELDS}}
             for reader in self._accesses:
-                reader.follow(is_on=any(source.tells_steps for source in self.sharers))
-                if lost_count:
-                    reader.begin()  # memory may have been freed unseen
-                self._take_blocks(reader)
-                columns[ACCESSED] = reader.read(calls, words, cupti.shapes)
+                columns[ACCESSED] = self._read_accesses(reader, calls, words, cupti, is_whole=not lost_count)
                 steps, reader.steps = reader.steps, []
             parts.append(Records(columns=columns, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))
         dropped = ctypes.c_size_t()

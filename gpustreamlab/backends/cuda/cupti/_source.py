@@ -6,7 +6,6 @@ import ctypes
 import logging
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -100,6 +99,9 @@ DRAIN_CALLS = 1 << 18
 HELD_RECORDS = 1_000_000
 """Records that wait for the first anchor at most: 200 MB. Further ones are dropped and counted."""
 
+HELD_STEPS = 262_144
+"""Steps that wait for a drain at most, about 100 MB: then what hazards are found from is forgotten, and counted as dropped."""
+
 NEVER_NS = 2**63 - 1
 """When a capture that goes on was stopped."""
 
@@ -159,7 +161,7 @@ class CuptiSource:
         # What was handed out and not looked at yet; what came before the first anchor did.
         self._inbox: list[Records] = []
         self._held: list[Records] = []
-        self._steps: deque[Step] = deque(maxlen=HELD_RECORDS)
+        self._steps: list[Step] = []
         # The numbers of the calls at the start and at the stop, where others collected before or after: what was enqueued
         # outside of them is theirs alone. Anchors tell them: which of the two each is, by its tag.
         self._calls_between = [0, NEVER_NS]
@@ -175,8 +177,13 @@ class CuptiSource:
     @property
     def description(self) -> str:
         """Name and version of CUPTI, and that calls are recorded the slow way where they are."""
-        is_slow = self.is_collecting and not self._cupti.follows_calls
+        is_slow = self.is_collecting and not self.follows_calls
         return f"{self._cupti.title}{'; calls by records, as another profiler has the callbacks' if is_slow else ''}"
+
+    @property
+    def follows_calls(self) -> bool:
+        """Whether the driver's calls tell what work touches."""
+        return self._cupti.follows_calls
 
     @property
     def complete_until_host_ns(self) -> int:
@@ -500,7 +507,11 @@ class CuptiSource:
         """Take what was handed out, for the next drain, and how many records are missing."""
         self.dropped_count += dropped_count
         if self.tells_steps:
-            self._steps.extend(steps)
+            if len(self._steps) + len(steps) > HELD_STEPS:  # nobody drains it
+                self.dropped_count += len(self._steps)
+                self._steps = [Step(StepKind.LOST, self._steps[-1].wall_ns if self._steps else 0)]
+                steps = [Step(StepKind.LOST)] if len(steps) > HELD_STEPS else steps
+            self._steps += steps
         if sum(part.record_count for part in self._inbox) > HELD_RECORDS:  # nobody drains it
             self.dropped_count += records.record_count
         elif records.record_count:
@@ -512,7 +523,7 @@ class CuptiSource:
 
     def _take_steps(self) -> dict[str, Any]:
         """Return what changes the order of work, but what the session only looks at."""
-        steps, self._steps = self._steps, deque(maxlen=HELD_RECORDS)
+        steps, self._steps = self._steps, []
         if not steps:
             return {}
         host_ns = self._wall.to_host_ns(np.array([step.wall_ns for step in steps], np.int64))

@@ -296,14 +296,12 @@ int set_up_calls(void)
 {
     if (ring)
         return 0;
-    known = map(KNOWN * sizeof *known);
-    layouts = map(LAYOUT_BYTES);
+    ring = map(CALLS * sizeof *ring);
+    layouts = map(LAYOUT_BYTES); /* without these three, arguments are not known */
     pages = map((size_t)1 << (ADDRESS_BITS - PAGE_BITS));
-    struct slot *made = map(CALLS * sizeof *ring);
-    if (!known || !layouts || !pages || !made)
-        return -1;
-    ring = made;
-    return 0;
+    if (layouts && pages)
+        known = map(KNOWN * sizeof *known);
+    return ring ? 0 : -1;
 }
 
 static uint64_t hash(uint64_t handle)
@@ -369,7 +367,7 @@ static struct layout *ask_layout(void *function, uint64_t now)
 
 static struct layout *find_layout(void *function)
 {
-    struct known *place = find_known((uintptr_t)function);
+    struct known *place = known ? find_known((uintptr_t)function) : NULL;
     if (!place)
         return NULL;
     uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
@@ -385,7 +383,7 @@ static struct layout *find_layout(void *function)
 /* For Python: copy the name of a function that was launched; return its length, 0 where it is not known. */
 uint64_t function_name(uint64_t function, char *into, uint64_t most)
 {
-    for (uint64_t probe = 0, place = hash(function); probe < PROBES; probe++, place++) {
+    for (uint64_t probe = 0, place = hash(function); known && probe < PROBES; probe++, place++) {
         struct known *one = known + place % KNOWN;
         if (atomic_load(&one->handle) != function)
             continue;
@@ -475,7 +473,8 @@ void begin_calls(void)
     atomic_fetch_add(&generation, 1);
     for (int i = 0; i < STREAMS; i++)
         atomic_store_explicit(streams + i, 0, memory_order_relaxed);
-    madvise(pages, (size_t)1 << (ADDRESS_BITS - PAGE_BITS), MADV_DONTNEED);
+    if (pages)
+        madvise(pages, (size_t)1 << (ADDRESS_BITS - PAGE_BITS), MADV_DONTNEED);
 }
 
 static void forget_stream(uint64_t stream)
