@@ -51,6 +51,13 @@ def add_run_parser(commands: Any) -> None:
     parser.add_argument(
         "--now", action="store_true", help="begin before the program, not when it loads torch, CuPy or another such library"
     )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=4096,
+        metavar="MB",
+        help="size of the file that is kept while it runs (default: %(default)s)",
+    )
     parser.add_argument("--children", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as for python -m")
@@ -131,7 +138,10 @@ class _Report:
                 self._write(trace, place, len(traces))
             for problem in recording.problems:
                 _print(f"gpustreamlab: {problem}")
-            recording.remove_spools()
+            for path in recording.remove_spools():
+                _print(
+                    f"gpustreamlab: memory had no room for all spans; those of before are in: gpustreamlab view {_shown(path)}"
+                )
         except Exception as error:  # noqa: BLE001 - the program's end is not to be another one for it
             _print(f"gpustreamlab: the report failed: {type(error).__name__}: {error}")
 
@@ -180,6 +190,7 @@ def _read(options: argparse.Namespace, title: str, stem: Path) -> Wanted:
         for_s=options.for_s,
         steps=None if options.steps is None else _read_steps(options.steps),
         has_torch_ranges=options.ranges == RANGES[0],
+        spool_limit_bytes=max(1, options.limit) << 20,
     )
 
 

@@ -88,7 +88,7 @@ class ProgramRecording:
         self._starts = threading.Lock()  # Taken by the first who starts, for good: nobody waits for it
         self._sessions: list[Session] = []
         self._captures: list[Capture] = []
-        self._spools: list[Path] = []
+        self._spools: dict[Path, Session] = {}
         self._timers: list[threading.Timer] = []
         self._is_in_window = not wanted.has_window or (wanted.steps is not None and not wanted.steps[0])
         self._imports = ImportWatch(CUDA_MODULES, self._note_import)
@@ -144,10 +144,15 @@ class ProgramRecording:
                 self.problems.append(f"Sessions of the program are told apart: {' '.join(str(error).split())}")
         return sorted(used, key=len, reverse=True)
 
-    def remove_spools(self) -> None:
-        """Remove what was kept for the case that the program dies: all of it is in other files now."""
-        for path in self._spools:
-            path.unlink(missing_ok=True)
+    def remove_spools(self) -> list[Path]:
+        """Remove what was kept for the case that the program dies, but what has more than memory had room for: return that."""
+        kept = []
+        for path, session in self._spools.items():
+            if session.trace.metadata.dropped_spans:
+                kept.append(path)
+            else:
+                path.unlink(missing_ok=True)
+        return kept
 
     @property
     def is_another_process(self) -> bool:
@@ -198,7 +203,7 @@ class ProgramRecording:
         file = open_spool_file(path, self._wanted.spool_limit_bytes)
         assert file is not None  # noqa: S101 - for the type checker
         session._spool = Spool(file, session._recorder)
-        self._spools.append(path)
+        self._spools[path] = session
         if len(self._spools) == 1:
             shown = os.path.relpath(path)
             self._tell(f"recording {session.device.label}. If the program is killed: gpustreamlab view {shown}")

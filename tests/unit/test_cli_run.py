@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -312,3 +313,30 @@ def test_a_rank_has_its_number_in_its_files(folder):
     )
     assert "Timeline: program-rank3.html" in done.stderr
     assert Path("program-rank3.html").exists()
+
+
+def test_the_first_page_of_the_docs_prints_what_is_printed(folder):
+    page = (ROOT / "docs" / "tutorials" / "record-what-you-have.md").read_text(encoding="utf-8")
+    program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "gsl.Session()" in block)
+    printed = re.search(r"^```\n(gpustreamlab: .*?)^```", page, re.DOTALL | re.MULTILINE)[1]
+    assert record(write(folder, program, "pipeline.py")).stderr == printed
+
+
+def test_what_memory_had_no_room_for_stays_in_the_file(folder):
+    text = """
+    import time
+    import gpustreamlab as gsl
+    from gpustreamlab.workloads import spin
+    with gsl.Session(ring_size=20) as lab:
+        for step in range(30):
+            with lab.on(lab.stream("a"), f"step {step}"):
+                spin(lab, 1_000)
+            if step % 3 == 0:
+                lab.synchronize()
+                time.sleep(0.3)
+    """
+    done = record(write(folder, text))
+    assert "gpustreamlab view program.gsl" in done.stderr.splitlines()[-1], done.stderr
+    kept = gsl.load_trace("program.gsl")
+    assert len(kept) > 60
+    assert kept.metadata.recovery_note == ""
