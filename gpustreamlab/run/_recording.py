@@ -89,6 +89,7 @@ class ProgramRecording:
         self._sessions: list[Session] = []
         self._captures: list[Capture] = []
         self._spools: dict[Path, Session] = {}
+        self._is_told = False
         self._timers: list[threading.Timer] = []
         self._is_in_window = not wanted.has_window or (wanted.steps is not None and not wanted.steps[0])
         self._imports = ImportWatch(CUDA_MODULES, self._note_import)
@@ -188,6 +189,7 @@ class ProgramRecording:
             return
         self._sessions.append(session)
         try:
+            self._give_way()
             self._spool(session)
             if self._is_in_window:
                 self._capture(session)
@@ -195,6 +197,18 @@ class ProgramRecording:
                 session.capture(CaptureTier.RANGES)
         except Exception as error:  # noqa: BLE001 - likewise
             self.problems.append(" ".join(str(error).split()))
+
+    def _give_way(self) -> None:
+        """Let a session of the program have the file of the one that it was given and has not used."""
+        given = self._own
+        if given is None or given._spool is None or given.streams or given.recording.backend.name != SIM:
+            return
+        path = given._spool.path
+        if path in self._spools and not given._recorder.span_count:
+            given._spool.close()
+            given._spool = None
+            self._spools.pop(path)
+            path.unlink(missing_ok=True)
 
     def _spool(self, session: Session) -> None:
         if session._spool is not None:
@@ -204,7 +218,8 @@ class ProgramRecording:
         assert file is not None  # noqa: S101 - for the type checker
         session._spool = Spool(file, session._recorder)
         self._spools[path] = session
-        if len(self._spools) == 1:
+        if not self._is_told:
+            self._is_told = True
             shown = os.path.relpath(path)
             self._tell(f"recording {session.device.label}. If the program is killed: gpustreamlab view {shown}")
 
