@@ -19,7 +19,7 @@ _HOST, _SAMPLE, _RANGE, _ANNOTATION = (
 )
 NO_CALL = "no CUDA call (Python, data, the program's own code)"
 """Where the host was when it was in none of the calls that are recorded."""
-LAUNCHED = "nothing to do with it: work was launched, and had not begun (events, queues, latency)"
+LAUNCHED = "work launched that had not begun (events, queues, latency)"
 """What stands for the time from a launch to the start of the work."""
 LEAST_SAMPLES = 12
 """Of fewer samples nothing is said."""
@@ -102,11 +102,11 @@ class CardIdle(Answer):
         if not len(self):
             return f"never idle in {format_ns(self.wall_ns)}"
         named = [
-            f"{format_share(held_ns / self.wall_ns)} in {display_name(name, 60)}"
+            f"{format_share(held_ns / self.wall_ns)} with {'' if name == LAUNCHED else 'the host in '}{display_name(name, 70)}"
             for name, held_ns in self.calls[:3]
             if held_ns >= LEAST_SHARE * self.wall_ns
         ]
-        where = f": the host was {', '.join(named)}" if named else ""
+        where = f": {', '.join(named)}" if named else ""
         function = f"; {self._function()}" if self._function() else ""
         steps = f"; {self.steps.text}" if len(self.steps.start_ns) else ""
         return f"{told}, in {count_text(len(self), 'gap')}{where}{function}{steps}"

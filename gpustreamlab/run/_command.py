@@ -13,6 +13,7 @@ from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.errors import BackendUnavailableError, OptionError
 from gpustreamlab.exchange import find_writer
 from gpustreamlab.model import is_bare_page
+from gpustreamlab.run._children import Children
 from gpustreamlab.run._preflight import why_no_gpu
 from gpustreamlab.run._program import Program, end_of, join_threads
 from gpustreamlab.run._recording import ProgramRecording, Wanted
@@ -51,7 +52,14 @@ def add_run_parser(commands: Any) -> None:
     parser.add_argument(
         "--now", action="store_true", help="begin before the program, not when it loads torch, CuPy or another such library"
     )
-    parser.add_argument("--children", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=4096,
+        metavar="MB",
+        help="size of the file that is kept while it runs (default: %(default)s)",
+    )
+    parser.add_argument("--children", action="store_true", help="record the Python processes, too, that the program starts")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as for python -m")
     parser.add_argument("program", metavar="SCRIPT | MODULE", help="what to run")
@@ -76,6 +84,9 @@ def run(options: argparse.Namespace) -> NoReturn:
         _require_gpu(options)
     recording = report.recording = ProgramRecording(wanted, report.say, lambda text: _print(f"gpustreamlab: {text}"))
     offered = recording.start()
+    if options.children:
+        report.children = Children(wanted)
+        report.children.start()
     program = Program(target=given.target, arguments=given.arguments, is_module=given.is_module, offered=offered)
     report.keep(sys.modules["__main__"])
     end: BaseException = SystemExit(0)
@@ -103,6 +114,7 @@ class _Report:
         self.page = Path(options.page or f"{stem}.html").absolute()
         self.output = None if options.output is None else Path(options.output).absolute()
         self.recording: ProgramRecording | None = None
+        self.children: Children | None = None
         self._kept: list[object] = []
         _check_files(self.page, self.output, is_forced=options.force)
 
@@ -123,7 +135,8 @@ class _Report:
         with suppress(Exception):
             sys.stdout.flush()  # what the program said comes first
         try:
-            traces = recording.finish()
+            children = self.children
+            traces = recording.finish(() if children is None else children.traces())
             if not traces:
                 self._tell_nothing(recording)
                 return
@@ -131,7 +144,12 @@ class _Report:
                 self._write(trace, place, len(traces))
             for problem in recording.problems:
                 _print(f"gpustreamlab: {problem}")
-            recording.remove_spools()
+            for path in [] if children is None else children.paths():
+                path.unlink(missing_ok=True)
+            for path in recording.remove_spools():
+                _print(
+                    f"gpustreamlab: memory had no room for all spans; those of before are in: gpustreamlab view {_shown(path)}"
+                )
         except Exception as error:  # noqa: BLE001 - the program's end is not to be another one for it
             _print(f"gpustreamlab: the report failed: {type(error).__name__}: {error}")
 
@@ -161,11 +179,6 @@ class _Report:
 
 def _read(options: argparse.Namespace, title: str, stem: Path) -> Wanted:
     """Read the options; raise `OptionError` for a wrong one."""
-    if options.children:
-        raise OptionError(
-            "Children are not recorded yet. Let each record itself, as in: torchrun --nproc-per-node 2 -m gpustreamlab.cli run "
-            f"{title}.py; each writes files with its rank in their names."
-        )
     if options.from_s < 0 or (options.for_s is not None and options.for_s <= 0):
         raise OptionError("--from and --for are seconds, the second more than 0, as in: --from 60 --for 5")
     device = options.device if options.device is not None else int(os.environ.get("LOCAL_RANK") or 0)
@@ -180,6 +193,7 @@ def _read(options: argparse.Namespace, title: str, stem: Path) -> Wanted:
         for_s=options.for_s,
         steps=None if options.steps is None else _read_steps(options.steps),
         has_torch_ranges=options.ranges == RANGES[0],
+        spool_limit_bytes=max(1, options.limit) << 20,
     )
 
 

@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,10 @@ class Wanted:
     spool_limit_bytes: int = DEFAULT_LIMIT_BYTES
     """Size of the file that is kept while the program runs, at most."""
 
+    is_child: bool = False
+    """Whether the process was started by the program: then a session of its own begins with the first use of CUDA, too, but it
+    is given none, and ends when the process does."""
+
     @property
     def has_window(self) -> bool:
         """Whether kernels are recorded for a part of the time only."""
@@ -88,7 +94,8 @@ class ProgramRecording:
         self._starts = threading.Lock()  # Taken by the first who starts, for good: nobody waits for it
         self._sessions: list[Session] = []
         self._captures: list[Capture] = []
-        self._spools: list[Path] = []
+        self._spools: dict[Path, Session] = {}
+        self._is_told = False
         self._timers: list[threading.Timer] = []
         self._is_in_window = not wanted.has_window or (wanted.steps is not None and not wanted.steps[0])
         self._imports = ImportWatch(CUDA_MODULES, self._note_import)
@@ -106,6 +113,8 @@ class ProgramRecording:
         if wanted.backend == SIM:
             prefer_backend(SIM)
             self._imports.start()
+            if wanted.is_child:
+                return {}
             self._own = Session(SIM, title=wanted.title, capture=CaptureTier.RANGES)  # `_note_session` captures more
             return {"lab": self._own}
         if wanted.is_at_once:
@@ -113,8 +122,10 @@ class ProgramRecording:
         self._imports.start()
         return {}
 
-    def finish(self) -> list[Trace]:
-        """End it all, and return what was recorded: one trace, or, where sessions have no common clock, one for each of them.
+    def finish(self, children: Iterable[Trace] = ()) -> list[Trace]:
+        """End it all, and return what was recorded, with what children of the program recorded.
+
+        That is one trace, or, where sessions have no common clock, one for each of them.
 
         Sessions that recorded nothing are left out. What the device has not ended is waited for.
         """
@@ -136,18 +147,25 @@ class ProgramRecording:
                     self.problems.append(" ".join(str(error).split()))
         # Sessions that the program closed have their last trace, too.
         traces = [session.trace for session in self._sessions]
-        used = [trace for trace in traces if len(trace)] or traces[:1]
+        own = [trace for trace in traces if len(trace)]
+        others = [trace for trace in children if len(trace)]
+        used = [*own, *others] or traces[:1]
         if len(used) > 1 and self._wanted.backend != SIM:
             try:
-                return [merge(used)]
+                return [merge(used, processes=[*[0] * len(own), *range(1, 1 + len(others))])]
             except GPUStreamLabError as error:
                 self.problems.append(f"Sessions of the program are told apart: {' '.join(str(error).split())}")
         return sorted(used, key=len, reverse=True)
 
-    def remove_spools(self) -> None:
-        """Remove what was kept for the case that the program dies: all of it is in other files now."""
-        for path in self._spools:
-            path.unlink(missing_ok=True)
+    def remove_spools(self) -> list[Path]:
+        """Remove what was kept for the case that the program dies, but what has more than memory had room for: return that."""
+        kept = []
+        for path, session in self._spools.items():
+            if session.trace.metadata.dropped_spans:
+                kept.append(path)
+            else:
+                path.unlink(missing_ok=True)
+        return kept
 
     @property
     def is_another_process(self) -> bool:
@@ -161,7 +179,7 @@ class ProgramRecording:
         try:
             if name == "torch":
                 self._torch.install(self._begin)
-            elif self._wanted.backend != SIM:
+            elif not (name.startswith("cuda.") and "torch" in sys.modules):  # parts of torch import these and use no GPU yet
                 self._begin()
         except Exception as error:  # noqa: BLE001 - the program's import must not fail for it
             self.problems.append(f"{name} is not followed: {type(error).__name__}: {error}")
@@ -183,6 +201,10 @@ class ProgramRecording:
             return
         self._sessions.append(session)
         try:
+            if self._wanted.is_child and "multiprocessing.process" in sys.modules:
+                # Its processes do not come to the end at which sessions are closed.
+                Finalize(None, session.close, exitpriority=0)
+            self._give_way()
             self._spool(session)
             if self._is_in_window:
                 self._capture(session)
@@ -191,6 +213,18 @@ class ProgramRecording:
         except Exception as error:  # noqa: BLE001 - likewise
             self.problems.append(" ".join(str(error).split()))
 
+    def _give_way(self) -> None:
+        """Let a session of the program have the file of the one that it was given and has not used."""
+        given = self._own
+        if given is None or given._spool is None or given.streams or given.recording.backend.name != SIM:
+            return
+        path = given._spool.path
+        if path in self._spools and not given._recorder.span_count:
+            given._spool.close()
+            given._spool = None
+            self._spools.pop(path)
+            path.unlink(missing_ok=True)
+
     def _spool(self, session: Session) -> None:
         if session._spool is not None:
             return
@@ -198,8 +232,9 @@ class ProgramRecording:
         file = open_spool_file(path, self._wanted.spool_limit_bytes)
         assert file is not None  # noqa: S101 - for the type checker
         session._spool = Spool(file, session._recorder)
-        self._spools.append(path)
-        if len(self._spools) == 1:
+        self._spools[path] = session
+        if not self._is_told:
+            self._is_told = True
             shown = os.path.relpath(path)
             self._tell(f"recording {session.device.label}. If the program is killed: gpustreamlab view {shown}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -266,7 +267,6 @@ def test_a_window_in_seconds_leaves_out_the_rest(folder):
 
 
 REFUSED = {
-    "children": (["--children"], "torchrun --nproc-per-node 2 -m gpustreamlab.cli run"),
     "page": (["--page", "x.png"], "it has to end in .html"),
     "output": (["-o", "run.what"], "run.what"),
     "steps": (["--steps", "4:2"], "--steps 10:13"),
@@ -312,3 +312,72 @@ def test_a_rank_has_its_number_in_its_files(folder):
     )
     assert "Timeline: program-rank3.html" in done.stderr
     assert Path("program-rank3.html").exists()
+
+
+def test_the_first_page_of_the_docs_prints_what_is_printed(folder):
+    page = (ROOT / "docs" / "tutorials" / "record-what-you-have.md").read_text(encoding="utf-8")
+    program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "gsl.Session()" in block)
+    printed = re.search(r"^```\n(gpustreamlab: .*?)^```", page, re.DOTALL | re.MULTILINE)[1]
+    assert record(write(folder, program, "pipeline.py")).stderr == printed
+
+
+def test_what_memory_had_no_room_for_stays_in_the_file(folder):
+    text = """
+    import time
+    import gpustreamlab as gsl
+    from gpustreamlab.workloads import spin
+    with gsl.Session(ring_size=20) as lab:
+        for step in range(30):
+            with lab.on(lab.stream("a"), f"step {step}"):
+                spin(lab, 1_000)
+            if step % 3 == 0:
+                lab.synchronize()
+                time.sleep(0.3)
+    """
+    done = record(write(folder, text))
+    assert "gpustreamlab view program.gsl" in done.stderr.splitlines()[-1], done.stderr
+    kept = gsl.load_trace("program.gsl")
+    assert len(kept) > 60
+    assert kept.metadata.recovery_note == ""
+
+
+CHILD = """
+import gpustreamlab as gsl
+from gpustreamlab.workloads import spin
+def work(count):
+    with gsl.Session(title=f"child {count}") as own:
+        own.stream("a")
+        for _ in range(count):
+            with own.on("a", "work"):
+                spin(own, 1_000)
+    return count
+if __name__ == "__main__":
+    import multiprocessing as mp
+    import subprocess, sys
+    if sys.argv[1:] == ["again"]:
+        work(7)
+    else:
+        for count, method in ((3, "fork"), (5, "spawn")):
+            with mp.get_context(method).Pool(1) as pool:
+                assert pool.map(work, [count]) == [count]
+                pool.close()
+                pool.join()
+        subprocess.run([sys.executable, __file__, "again"], check=True)
+        print("all done")
+"""
+
+
+def test_children_are_recorded_where_that_is_wanted(folder):
+    # GIVEN a program that works in a forked child, in a spawned one, and in a Python of its own
+    program = write(folder, CHILD)
+    # WHEN it is recorded with and without them
+    alone = record(program)
+    whole = record("--children", "-o", "run.parquet", program)
+    # THEN each is there, and none is left
+    assert (alone.returncode, alone.stdout) == (whole.returncode, whole.stdout) == (0, "all done\n"), whole.stderr
+    assert "No kernel, copy or fill was recorded" in alone.stderr
+    counts = [
+        (gsl.load_trace(path).kind == list(SpanKind).index(SpanKind.KERNEL)).sum() for path in folder.glob("run*.parquet")
+    ]
+    assert sorted(counts) == [3, 5, 7], whole.stderr
+    assert not list(folder.glob("*.gsl"))

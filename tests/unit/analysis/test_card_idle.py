@@ -40,7 +40,7 @@ def test_gaps_are_told_by_what_the_host_did_in_them():
         LAUNCHED: 19 * 1,
     }
     assert set(found.trace.name[found.before].tolist()) == {found.names.index("loss")}
-    assert found.line.startswith("idle 59% of 19.4 µs, in 19 gaps: the host was 20% in cudaStreamSynchronize, 20% in no CUDA")
+    assert found.line.startswith("idle 59% of 19.4 µs, in 19 gaps: 20% with the host in cudaStreamSynchronize, 20% with")
 
 
 def test_the_sum_of_the_causes_is_the_idle_time():
