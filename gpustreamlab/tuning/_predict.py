@@ -110,8 +110,8 @@ class Prediction(Reported):
         solo = (
             "Kernels take alone what lets the run as it was last as it did."
             if self.changes and not any(self.held_out)
-            else f"The solo times are off by {held:.1%}, weighted by busy time, and by {worst:.0%} at worst: held out where a model "
-            "tells them, else their interval."
+            else f"The solo times are off by {held:.1%}, weighted by busy time, and by {worst:.0%} at worst: held out where a "
+            "model tells them, else their interval."
             if np.isfinite(held)
             else "How far the solo times are off is not known: the sweeps have too few sizes to leave one out."
         )

@@ -26,7 +26,7 @@ def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def record(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_python(folder, "-m", "gpustreamlab.cli", "run", *arguments)
+    return run_python(folder, "-m", "gpustreamlab", "run", *arguments)
 
 
 def write(folder: Path, text: str, name: str = "program.py") -> str:

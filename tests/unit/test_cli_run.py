@@ -47,7 +47,7 @@ def run_python(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 
 
 def record(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    return run_python("-m", "gpustreamlab.cli", "run", "--backend", "sim", *arguments, **options)
+    return run_python("-m", "gpustreamlab", "run", "--backend", "sim", *arguments, **options)
 
 
 def write(folder: Path, text: str, name: str = "program.py") -> str:
@@ -181,7 +181,7 @@ def test_what_was_recorded_until_the_end_can_be_read(folder, how):
     trace = gsl.load_trace("program.gsl")
     assert (trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum() == 6
     assert trace.metadata.recovery_note.startswith("recovered from a spool whose session was not closed")
-    viewed = run_python("-m", "gpustreamlab.cli", "view", "--no-open", "program.gsl")
+    viewed = run_python("-m", "gpustreamlab", "view", "--no-open", "program.gsl")
     assert "recovered from a spool whose session was not closed: what came after" in " ".join(viewed.stdout.split())
 
 
@@ -220,7 +220,7 @@ def test_children_by_multiprocessing_find_the_program(folder):
 def test_ctrl_c_at_the_terminal_ends_program_and_recording(folder):
     # GIVEN a program that runs until it is stopped
     program = write(folder, f"{WORK}\nimport time\nprint('ready', flush=True)\ntime.sleep(60)")
-    command = [sys.executable, "-m", "gpustreamlab.cli", "run", "--backend", "sim", program]
+    command = [sys.executable, "-m", "gpustreamlab", "run", "--backend", "sim", program]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout.readline() == "ready\n"
         # WHEN it is interrupted
@@ -237,7 +237,7 @@ def test_ctrl_c_at_the_terminal_ends_program_and_recording(folder):
 def test_much_output_comes_through_untouched(folder):
     program = write(folder, f"{WORK}\nimport sys\nfor _ in range(200):\n    sys.stdout.write('x' * 99_999 + '\\n')")
     with subprocess.Popen(
-        [sys.executable, "-m", "gpustreamlab.cli", "run", "-q", "--backend", "sim", program],
+        [sys.executable, "-m", "gpustreamlab", "run", "-q", "--backend", "sim", program],
         env=environment(),
         stdout=subprocess.PIPE,
     ) as running:
@@ -304,7 +304,7 @@ def test_without_a_gpu_it_says_what_to_type(folder, capsys, monkeypatch):
 
 def test_a_rank_has_its_number_in_its_files(folder):
     done = subprocess.run(
-        [sys.executable, "-m", "gpustreamlab.cli", "run", "--backend", "sim", write(folder, WORK)],
+        [sys.executable, "-m", "gpustreamlab", "run", "--backend", "sim", write(folder, WORK)],
         env={**environment(), "RANK": "3", "WORLD_SIZE": "4"},
         capture_output=True,
         text=True,

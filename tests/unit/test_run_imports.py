@@ -188,7 +188,7 @@ def test_steps_of_an_optimizer_open_and_close_the_window(torch, steps, found):
         [
             sys.executable,
             "-m",
-            "gpustreamlab.cli",
+            "gpustreamlab",
             "run",
             "--backend",
             "sim",
