@@ -10,6 +10,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.backends.sim import _memory
 from gpustreamlab.model import ACCESS_CERTAINTIES
+from gpustreamlab.workloads import spin
 
 COUNT = 1_000
 WHOLE = (0, 4 * COUNT)
@@ -121,7 +122,7 @@ def test_a_copy_of_an_array_with_gaps_knows_its_kernel_too(lab):
 
 
 def test_work_of_which_nothing_is_known_has_no_row_and_that_it_touches_nothing_is_one(lab):
-    gsl.workloads.spin(lab, 1_000, stream="a")
+    spin(lab, 1_000, stream="a")
     assert touched(lab) == [("spin", [(0, (0, 0), "read", "known")])]
     lab.clear()
     lab._backend.launch_own(lab.stream("a")._backend_stream, "own", blocks=1, threads_per_block=32)
