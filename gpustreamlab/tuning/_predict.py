@@ -107,7 +107,6 @@ class Prediction(Reported):
                 ends = [format_ns(max(0, side[1] - zero)) for side, zero in zip(busy, first_ns, strict=True)]
                 rows.append([now.name, f"{then.sm_count}" if then else "", f"{now.sm_count}", *cells, *ends])
         held, worst = self.held_out
-<<<<<<< HEAD
         solo = (
             "Kernels take alone what lets the run as it was last as it did."
             if self.changes and not any(self.held_out)
@@ -116,16 +115,6 @@ class Prediction(Reported):
             if np.isfinite(held)
             else "How far the solo times are off is not known: the sweeps have too few sizes to leave one out."
         )
-=======
-        solo = "How far the solo times are off is not known: the sweeps have too few sizes to leave one out."
-        if self.changes and not any(self.held_out):
-            solo = "Kernels take alone what lets the run as it was last as it did."
-        elif np.isfinite(held):
-            solo = (
-                f"The solo times are off by {held:.1%}, weighted by busy time, and by {worst:.0%} at worst: held out where a "
-                "model tells them, else their interval."
-            )
->>>>>>> h-engine
         own = f"At its own layout it is off by {self.own_error:+.1%}: {format_ns(self.own_ns)} predicted."
         return Report(
             title="Prediction:",
