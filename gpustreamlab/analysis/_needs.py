@@ -73,7 +73,7 @@ def work_order(trace: Trace) -> WorkOrder:
     place[row] = np.arange(len(row))
     is_known, touched = np.zeros(len(row), bool), place[trace.accesses.span]
     is_known[touched] = True
-    is_known[touched[trace.accesses.buffer == 0]] = False
+    is_known[touched[(trace.accesses.buffer == 0) & (trace.accesses.end > trace.accesses.begin)]] = False
     return WorkOrder(row, place, trace.lane[row].astype(np.int64), ~is_known)
 
 

@@ -234,9 +234,7 @@ def _calls_of(trace: Trace, rows: Int64Array, place: Int64Array, works: Sequence
     begin_ns = min((spans[0].start_ns for spans in threads), default=0)
     awaited = _awaited(trace, rows, place)
     makes = np.array([*(bool(_MAKES_STREAM.search(name)) for name in trace.names), False])
-    started_ns = trace.start_ns[rows] - trace.queued_ns[rows]
-    known_ns = started_ns[started_ns > 0]
-    latency_ns = int(known_ns.min()) if len(known_ns) else 0
+    latency_ns = _latency_ns(trace, rows, place)
     cells_ns = np.array(sorted(mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL), np.int64)
     found: list[tuple[int, Call]] = []
     for thread, spans in enumerate(threads):
@@ -262,6 +260,23 @@ def _folded(calls: Sequence[Call]) -> Iterator[Call]:
             yield call._replace(gap_ns=call.gap_ns + passed.pop(call.thread, 0))
         else:
             passed[call.thread] = passed.get(call.thread, 0) + call.gap_ns + call.cost_ns
+
+
+def _latency_ns(trace: Trace, rows: Int64Array, place: Int64Array) -> int:
+    """Return how long after its launch work begins that nothing holds up, in ns: the lower quartile of such delays."""
+    queued_ns = trace.queued_ns[rows]
+    delay_ns = trace.start_ns[rows] - queued_ns
+    free_ns = np.full(len(rows), np.iinfo(np.int64).min)
+    for lane in np.unique(trace.lane[rows]).tolist():
+        own = np.flatnonzero(trace.lane[rows] == lane)
+        free_ns[own[1:]] = np.maximum.accumulate(trace.end_ns[rows[own]])[:-1]
+    waits = trace.edges.select(EdgeKind.WAIT)
+    is_own = place[waits.target] >= 0
+    np.maximum.at(free_ns, place[waits.target[is_own]], trace.end_ns[waits.source[is_own]])
+    at_once = delay_ns[(delay_ns > 0) & (free_ns <= queued_ns)]
+    if len(at_once):
+        return int(np.quantile(at_once, 0.25, method="lower"))
+    return int(delay_ns[delay_ns > 0].min()) if (delay_ns > 0).any() else 0
 
 
 def _next_launches(spans: Sequence[_HostSpan]) -> list[int]:

@@ -267,7 +267,7 @@ class Accesses:
     """Row of the work in the trace; shape (n_accesses,), int64."""
     buffer: Int64Array = field(default_factory=_no_rows)
     """Number of the allocation, never used again in its process: memory that was freed and allocated anew has a new one. 0 for
-    further memory that is not known; shape (n_accesses,), int64."""
+    further memory that is not known; no bytes of 0 say that the work touches nothing; shape (n_accesses,), int64."""
     begin: Int64Array = field(default_factory=_no_rows)
     """First byte within the allocation; shape (n_accesses,), int64."""
     end: Int64Array = field(default_factory=_no_rows)

@@ -51,7 +51,7 @@ class TorchHooks:
         if self._has_ranges:
             self._name_modules(torch)
         if self._has_ranges or self._on_step is not None:
-            optimizer = torch.optim.optimizer
+            optimizer = sys.modules["torch.optim.optimizer"]  # torch.optim deletes its name
             self._handles.append(optimizer.register_optimizer_step_pre_hook(self._before_step))
             self._handles.append(optimizer.register_optimizer_step_post_hook(self._behind_step))
 

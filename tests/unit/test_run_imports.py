@@ -63,7 +63,7 @@ TORCH = {
                     for hook in behind:
                         hook(self, x, None)
     """,
-    "optim/__init__.py": "from torch.optim import optimizer\n",
+    "optim/__init__.py": "from torch.optim.optimizer import SGD\ndel optimizer\n",
     "optim/optimizer.py": """
         from torch.nn.modules.module import Handle
         before, behind = [], []
@@ -175,7 +175,7 @@ def test_steps_of_an_optimizer_open_and_close_the_window(torch, steps, found):
     program = """
     import torch
     from gpustreamlab.workloads import spin
-    optimizer = torch.optim.optimizer.SGD()
+    optimizer = torch.optim.SGD()
     lab.stream("a")
     for step in range(10):
         with lab.on("a", f"step {step}"):

@@ -183,7 +183,8 @@ class SimActivitySource:
 
     def note_accesses(self, number: int, touched: list[Extent], node: int) -> None:
         """Keep what work of a call touches; of a node of a graph, which. Where there is no room, the work goes without."""
-        left = self._left - len(touched)
+        # That nothing is touched takes no room: there is one such row a call at most, and calls are bounded.
+        left = self._left - (0 if touched and not touched[0][0] else len(touched))
         if left >= 0:
             self._left = left
             self._accesses.append((number, node, touched))

@@ -87,6 +87,8 @@ def test_one_change_after_the_other_is_told_in_the_order_of_gain():
             for i in range(4):
                 with lab.on("a", "up"):
                     arrays[i].set((pinned if which == "good" else source)[i])
+                if which == "bad":
+                    lab.synchronize()
                 spin(lab, 300_000, stream="b")
                 if which == "bad":
                     lab.synchronize()

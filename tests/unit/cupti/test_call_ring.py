@@ -216,6 +216,14 @@ static int flags_of(void *stream, unsigned *flags)
     return 0;
 }
 
+static int is_captured;
+
+static int capturing(void *stream, int *state)
+{
+    (void)stream, *state = is_captured;
+    return 0;
+}
+
 static uint64_t word(uint32_t number, uint64_t i)
 {
     return ((uint64_t)number + 1) << 24 | i;
@@ -275,11 +283,15 @@ int main(int count, char **arguments)
     static int64_t newest[THREADS];
     uint64_t seen = 0, wrong = 0, got;
     pthread_t threads[THREADS];
-    struct driver asked = {.function_parameter = parameter, .stream_flags = flags_of};
+    struct driver asked = {.function_parameter = parameter, .stream_flags = flags_of, .is_capturing = capturing};
     if (set_up_calls())
         return 1;
     set_driver(&asked);
     begin_calls();
+    is_captured = 1; /* a stream is not asked for its flags meanwhile */
+    wrong += stream_flag(77) != 0;
+    is_captured = 0;
+    wrong += stream_flag(77) != NON_BLOCKING;
     set_shape(COPIES, (struct shape){.kind = COPY, .stream = 4, .object = 1, .size = 3, .other = 2});
     set_shape(LAUNCHES, (struct shape){.kind = LAUNCH, .stream = 6, .object = 1, .size = 7, .other = 8});
     set_shape(UNLOADS, (struct shape){.kind = UNLOAD});

@@ -213,6 +213,7 @@ QUESTIONS = (
     "cuFuncGetName",
     "cuKernelGetName",
     "cuStreamGetFlags",
+    "cuStreamIsCapturing",
 )
 """What callbacks.c asks the driver, in the order of its ``struct driver``."""
 

@@ -254,6 +254,7 @@ static struct driver {
     int (*kernel_function)(void **, void *);
     name_info function_name, kernel_name;
     int (*stream_flags)(void *, unsigned *);
+    int (*is_capturing)(void *, int *);
 } driver;
 
 void set_driver(const struct driver *given)
@@ -460,7 +461,11 @@ static uint32_t stream_flag(uint64_t stream)
             room = place;
     }
     unsigned flags;
-    if (!driver.stream_flags || driver.stream_flags((void *)(uintptr_t)stream, &flags))
+    int capture = 0;
+    /* Asked in the midst of a capture into a graph, it breaks the capture (H200, driver 580.159). */
+    if (!driver.stream_flags || !driver.is_capturing || driver.is_capturing((void *)(uintptr_t)stream, &capture) || capture)
+        return 0;
+    if (driver.stream_flags((void *)(uintptr_t)stream, &flags))
         return 0;
     uint32_t flag = flags & 1 ? NON_BLOCKING : BLOCKING;
     atomic_store_explicit(room, stream << 8 | flag, memory_order_relaxed);
