@@ -243,7 +243,7 @@ def _why(trace: Trace) -> str:
 def _idle(trace: Trace) -> str:
     """Say when the card was idle, which needs no second stream; nothing of several processes on several GPUs."""
     try:
-        found = trace.card_idle()
+        found = trace.idle().card
     except OptionError:
         return ""
     return str(found) if found else ""

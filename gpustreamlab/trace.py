@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gpustreamlab.analysis import (
-        CardIdle,
         CriticalPath,
         Explanation,
         Finding,
@@ -144,16 +143,6 @@ class Trace(model.Trace):
         41
         """
         return analysis.idle(self)
-
-    def card_idle(self) -> CardIdle:
-        """Return when the card had nothing to do, and where the host was meanwhile; see `gpustreamlab.analysis.card_idle`.
-
-        Examples
-        --------
-        >>> Trace.from_columns(start_ns=[0, 50], end_ns=[9, 60], stream=["a", "b"], kind="kernel").card_idle().idle_ns
-        41
-        """
-        return analysis.card_idle(self)
 
     def totals(self, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
         """Return calls and times added up by name, stream or partition; see `gpustreamlab.analysis.totals`.

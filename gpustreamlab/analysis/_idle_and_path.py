@@ -10,6 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_one_rank, require_trace
 from gpustreamlab.analysis._calls import thread_lanes
+from gpustreamlab.analysis._card_idle import CardIdle, card_idle
 from gpustreamlab.analysis._causes import CODES, event_waits, find_causes, last_awaited
 from gpustreamlab.analysis._host_waits import calls_by, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls, launch_latency_ns, ordered_by_lane
@@ -63,6 +64,18 @@ class Idle(Answer):
         "duration_ns": "duration_ns",
         "kind": ("kind", KINDS),
     }
+
+    @property
+    def card(self) -> CardIdle:
+        """When the whole card had nothing to do, and where the host was meanwhile; see `gpustreamlab.analysis.card_idle`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[9, 60], stream=["a", "b"], kind="kernel")
+        >>> idle(trace).card.idle_ns
+        41
+        """
+        return card_idle(self.trace)
 
     def total_ns(self, stream: str, kind: IdleKind | str | None = None) -> int:
         """Return for how long a stream was idle between its work, in ns: all of it, or one kind.

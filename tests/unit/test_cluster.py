@@ -882,7 +882,7 @@ def test_two_engines(start, tmp_path, monkeypatch, capsys):
         assert dict(lab.run(steps, on="1")) == {"1": True}
         lab.synchronize()
         counts = [[len(trace.where(kind=kind)) for trace in lab.traces.values()] for kind in ("range", "kernel", "host")]
-        assert counts == [[0, STEPS], [0, STEPS], [1, STEPS + 2]]  # an allocation, and the wait of each
+        assert counts == [[0, STEPS], [0, STEPS], [3, STEPS + 5]]  # of each the contexts and the wait; a stream, an allocation
         lab.clear()
         arrive_while_a_cell_works(lab, tmp_path / "first")
         lab.synchronize()

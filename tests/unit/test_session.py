@@ -536,7 +536,7 @@ def test_a_forked_child_ends_what_is_the_parents_without_touching_it(lab, monkey
 def test_a_closed_session_tells_what_it_has_captured():
     with Session("sim") as lab, lab.on(lab.stream("a")):
         spin(lab, 1_000)
-    assert ", kernels, 4 spans" in repr(lab)  # the range, its kernel, the launch, and the wait of the closing
+    assert ", kernels, 5 spans" in repr(lab)  # the stream's making, the range, its kernel, the launch, the closing's wait
 
 
 def test_the_kernels_that_were_waited_for_are_counted_at_once():

@@ -108,4 +108,4 @@ def test_a_recorded_run_of_one_stream_says_what_held_it_up():
     assert len(found.steps.start_ns) == 7
     assert found.calls[0][0].startswith("cuda")
     assert sum(held for _, held in found.calls) == found.idle_ns
-    assert found.trace.card_idle().idle_ns == found.idle_ns
+    assert found.trace.idle().card.idle_ns == found.idle_ns

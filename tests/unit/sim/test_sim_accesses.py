@@ -121,12 +121,14 @@ def test_a_copy_of_an_array_with_gaps_knows_its_kernel_too(lab):
     assert [row[2] for row in copy[1]] == ["read", "host write"]
 
 
-def test_work_of_which_nothing_is_known_has_no_row_and_that_it_touches_nothing_is_one(lab):
-    spin(lab, 1_000, stream="a")
-    assert touched(lab) == [("spin", [(0, (0, 0), "read", "known")])]
-    lab.clear()
-    lab._backend.launch_own(lab.stream("a")._backend_stream, "own", blocks=1, threads_per_block=32)
+def test_work_of_which_nothing_is_known_has_no_row(lab):
+    gsl.workloads.modelled(lab, "own", blocks=1, threads_per_block=32, operations_per_block=1_000, stream="a")
     assert touched(lab) == [("own", [])]
+
+
+def test_a_spin_is_known_to_touch_nothing(lab):
+    gsl.workloads.spin(lab, 1_000, stream="a")
+    assert touched(lab) == [("spin", [(0, (0, 0), "read", "known")])]
 
 
 def test_each_node_of_a_graph_has_its_own_at_each_launch(lab):

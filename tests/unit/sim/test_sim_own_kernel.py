@@ -98,6 +98,7 @@ def test_the_stream_that_is_selected_is_taken(lab):
 )
 def test_what_does_not_fit_is_told_and_nothing_runs(lab, wrong, said):
     options = {"name": "own", "blocks": 1, "threads_per_block": 32, **wrong}
+    lab.clear()
     with pytest.raises(OptionError, match=said):
         modelled(lab, options.pop("name"), stream="a", **options)
     lab.synchronize()
