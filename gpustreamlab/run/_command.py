@@ -81,6 +81,11 @@ def run(options: argparse.Namespace) -> NoReturn:
     report = _Report(given, options)
     wanted = _read(options, given.name, report.page.with_suffix(""))
     if wanted.backend != BACKEND_NAMES[1]:
+        if options.children:
+            raise OptionError(
+                "--children works on the simulated device so far: on an H200 the children's kernels were missing. Record each "
+                "process itself: torchrun --nproc-per-node 2 -m gpustreamlab run train.py"
+            )
         _require_gpu(options)
     recording = report.recording = ProgramRecording(wanted, report.say, lambda text: _print(f"gpustreamlab: {text}"))
     offered = recording.start()

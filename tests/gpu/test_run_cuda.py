@@ -196,33 +196,6 @@ def test_sessions_of_the_program_and_the_rest_become_one_trace(tmp_path):
     assert len(lanes_with(trace, SpanKind.KERNEL)) >= 2
 
 
-CHILDREN = """
-import multiprocessing as mp
-
-def work(count):
-    import cupy
-    x = cupy.ones(1 << 16)
-    for _ in range(count):
-        x = x * 2
-    cupy.cuda.Device().synchronize()
-    return float(x[0])
-
-if __name__ == "__main__":
-    with mp.get_context("spawn").Pool(2) as pool:
-        print(pool.map(work, [3, 4], chunksize=1))
-        pool.close()
-        pool.join()
-"""
-
-
-def test_children_are_in_the_trace_where_that_is_wanted(tmp_path):
-    recorded = record(tmp_path, "--children", "-o", "run.parquet", write(tmp_path, CHILDREN))
-    assert (recorded.returncode, recorded.stdout) == (0, "[8.0, 16.0]\n"), recorded.stderr
-    traces = [gsl.load_trace(path) for path in tmp_path.glob("run*.parquet")]
-    assert sum(len(spans(trace, SpanKind.KERNEL)) for trace in traces) >= 9
-    assert not list(tmp_path.glob("*.gsl"))
-
-
 def test_a_block_is_recorded_without_a_session():
     import cupy
 

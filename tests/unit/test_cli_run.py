@@ -293,6 +293,11 @@ def test_files_of_others_are_not_replaced(folder, capsys):
     assert record(program).returncode == 0
 
 
+def test_children_are_refused_on_a_gpu(folder, capsys):
+    assert cli.main(["run", "--children", write(folder, "raise AssertionError('it ran')")]) == 2
+    assert "Record each process itself: torchrun" in capsys.readouterr().err
+
+
 def test_without_a_gpu_it_says_what_to_type(folder, capsys, monkeypatch):
     monkeypatch.setattr(_command, "why_no_gpu", lambda: "No NVIDIA driver was found.")
     program = write(folder, "raise AssertionError('it ran')")
