@@ -26,6 +26,8 @@ MOST_WORKS, PIECES = 2_000, 4
 """Of runs with more work so many pieces, with so much work together, are scheduled anew and stand for the whole."""
 LEAST_SHARE = 0.02
 """A change that gains less than this share of the run is not worth telling."""
+LAST_TIMES = 2.5
+"""What is only looked at where nothing simpler gains has to gain so many times that."""
 MOST_STEPS = 4
 """How many changes are told, one on top of the other."""
 MOST_ERROR = 0.1
@@ -391,7 +393,7 @@ def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _Stat
     left = list(options)
     while left and len(steps) < MOST_STEPS:
         found = [(option, after) for option in left if (after := state.with_option(option)) is not None]
-        worth = [one for one in found if state.wall_ns - one[1].wall_ns > least_ns]
+        worth = [one for one in found if state.wall_ns - one[1].wall_ns > least_ns * (LAST_TIMES if one[0].is_last else 1)]
         first = [one for one in worth if not one[0].is_last] or worth
         if not first:
             break
