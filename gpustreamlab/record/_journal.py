@@ -385,7 +385,7 @@ class JoinedJournal:
 
 def _placed_lane(lanes: Int64Array, code: Int64Array) -> Int64Array:
     """Return the lanes' codes here; below 0 stand the host, and whole devices, which all journals call alike."""
-    return np.where(code < 0, code, lanes[code])
+    return np.where(code < 0, code, lanes[np.maximum(code, 0)])
 
 
 # How far the clocks of several cards of a host are apart, compared again and again

@@ -96,7 +96,8 @@ def test_kernels_calls_waits_and_memory_are_read_back_exactly(path):
     assert_same_trace(loaded, lab.trace)
     assert loaded.details == lab.trace.details != ()
     assert len(loaded.counters)
-    assert {EDGE_KINDS[code] for code in loaded.edges.kind} == {EdgeKind.WAIT, EdgeKind.LAUNCH}
+    assert {EDGE_KINDS[code] for code in loaded.edges.kind} == {*EdgeKind}
+    assert len(loaded.accesses)
 
 
 def test_a_session_that_runs_is_read_up_to_the_last_refresh(path):

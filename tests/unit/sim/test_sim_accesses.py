@@ -160,3 +160,20 @@ def test_the_numbers_of_two_cards_differ_and_a_copy_between_them_has_both():
         assert told.is_write.tolist() == [True, False, True]
         assert told.buffer[0] == told.buffer[1] != told.buffer[2]
         assert y.size == COUNT
+
+
+def test_a_synchronization_of_a_card_waits_for_its_own_streams_alone():
+    with gsl.Node(backend="sim") as node:
+        for number, one in enumerate(node):
+            one.capture("kernels", host=True)
+            gsl.workloads.spin(one, 1_000, stream=one.stream(f"s{number}"))
+        for one in node:
+            one.synchronize()
+        trace = node.trace
+        syncs = trace.edges.select("sync")
+        calls = trace.names.index("cudaDeviceSynchronize")
+        awaited = [
+            trace.lanes[trace.lane[row]].device for row in syncs.source[np.argsort(trace.start_ns[syncs.target])].tolist()
+        ]
+        assert set(trace.name[syncs.target].tolist()) == {calls}
+        assert awaited == [0, 1]
