@@ -330,7 +330,8 @@ class Recording(Group):
         ...     with lab.on("copy", "upload"):
         ...         pass
         ...     lab.synchronize()
-        ...     [lab.trace.names[code] for code in lab.recording.since(before).name]
+        ...     later = lab.recording.since(before).where(kind="range")
+        ...     [later.names[code] for code in later.name]
         ['upload']
         """
         if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):

@@ -71,7 +71,7 @@ class Node(OneOfSeveral, Watched):
     ...         b = node[1].xp.ones((64, 64))
     ...     node.synchronize()
     ...     trace = node.trace
-    >>> [(lane.name, lane.device) for lane in trace.lanes], len(trace.devices)
+    >>> [(lane.name, lane.device) for lane in trace.lanes if lane.kind == "stream"], len(trace.devices)
     ([('prefill', 0), ('decode', 1)], 2)
     """
 

@@ -361,6 +361,6 @@ def sample_profile() -> Path:
     --------
     >>> from gpustreamlab import load_trace
     >>> load_trace(sample_profile())
-    <Trace: 247 spans in 6 lanes on NVIDIA H100 80GB HBM3>
+    <Trace: 247 spans in 5 streams and 1 host thread on NVIDIA H100 80GB HBM3>
     """
     return Path(__file__).parent / "exchange" / "sample_profile.json.gz"

@@ -75,8 +75,8 @@ def test_spans_of_engines_arrive_while_a_cell_runs_and_a_lost_engine_is_told_of_
     notebook.run_scratch(WORK.replace("END", repr(str(end))), is_awaited=False)
     notebook.show_view()
     notebook.wait_until("live.feed.store.spanCount > 80", timeout_ms=SLOW_MS)
-    notebook.wait_until(f"{LABELS}.length === 4", timeout_ms=SLOW_MS)
-    assert notebook.ask(LABELS) == [f"GPU {place} · 132 SMs" for place in range(4)]
+    notebook.wait_until(f"{LABELS}.length === 5", timeout_ms=SLOW_MS)
+    assert notebook.ask(LABELS) == [*(f"GPU {place} · 132 SMs" for place in range(4)), "host"]
     notebook.wait_until(f"{OPEN}.join() === '0:compute,1:compute,2:compute,3:compute'", timeout_ms=SLOW_MS)
     assert not notebook.ask("live.viewer.view.tables.header.has_common_time")
     notebook.keep("cluster-working")

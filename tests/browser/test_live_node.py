@@ -52,7 +52,8 @@ def test_spans_of_each_gpu_arrive_while_a_cell_runs_and_stay_when_the_node_is_cl
     end.touch()
     notebook.wait_until_idle()
     notebook.wait_until(f"live.feed.store.spanCount === {notebook.recorded()}")
-    assert notebook.ask("live.viewer.view.planned.groups.map(group => group.label)") == ["GPU 0 · 132 SMs", "GPU 1 · 132 SMs"]
-    assert notebook.ask("live.viewer.view.planned.lanes.map(lane => lane.name)") == ["prefill", "decode"]
+    labels = notebook.ask("live.viewer.view.planned.groups.map(group => group.label)")
+    assert labels == ["GPU 0 · 132 SMs", "GPU 1 · 132 SMs", "host"]
+    assert notebook.ask("live.viewer.view.planned.lanes.map(lane => lane.name)") == ["prefill", "decode", "host: MainThread"]
     notebook.kernel("lab.close()")
     notebook.page.wait_for_selector(".jp-OutputArea iframe")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -141,7 +142,8 @@ def spans_appear_while_cells_run(lab):
     recorded = lab.recorded()
     lab.wait_until(f"live.feed.store.spanCount === {recorded}")
 
-    assert recorded == 192
+    of_streams = lab.kernel("print(len(lab.trace.where(kind=['range', 'kernel', 'copy', 'fill'])))")
+    assert (int(of_streams), recorded > 192) == (192, True)
     assert lab.seen_while_busy()[-1] > 0
     assert lab.ask("live.feed.tables.lanes.map(lane => lane.name)")[:3] == ["upload", "compute", "download"]
 
@@ -345,7 +347,7 @@ def the_saved_notebook_holds_the_picture(lab, server):
     assert page.count("gsl-picture") >= 3
     # The first picture is of the pipeline, which overlaps.
     first = next(output["data"] for output in outputs if "image/svg+xml" in output.get("data", {}))
-    assert "timeline of 192 spans in 3 streams" in "".join(first["text/plain"])
+    assert re.search(r"timeline of \d+ spans in 3 streams and 1 host thread", "".join(first["text/plain"]))
 
 
 def _wheel(lab, key):

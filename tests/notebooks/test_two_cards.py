@@ -13,7 +13,7 @@ pytestmark = pytest.mark.notebook
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "06-two-cards.ipynb"
 LAST = """
-edges = two.edges
+edges = two.edges.select("wait")
 kernel = two.kind == 1
 between = [(two.lanes[two.lane[a]].device, two.lanes[two.lane[b]].device)
            for a, b in zip(edges.source, edges.target) if two.lane[a] != two.lane[b] and two.kind[a] and two.kind[b] in (1, 2)]
