@@ -229,7 +229,6 @@ class Trace(model.Trace):
         ...     print(repr(lab.trace.what_if({"a": 64, "b": "rest"}, sweep=swept)))
         <Prediction: 300 µs predicted (±3.0%) with a 64, b 68 SMs; 500 µs recorded>
         >>> with Session("sim") as lab:
-        ...     lab.capture("kernels", host=True)
         ...     for name in "ab":
         ...         spin(lab, 100_000, stream=lab.stream(name))
         ...         lab.synchronize()
