@@ -202,14 +202,16 @@ def _explanation(
     return replace(result, findings=tuple(sorted(findings, key=_rank)))
 
 
-def _rank(finding: Finding) -> tuple[int, bool, float]:
+def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
     """Return the key to sort findings by: what is promised, by how much; then the others by how long work waited.
 
-    A wait mostly orders data, so that what can be mended without harm goes before it.
+    A tool that lets nothing overlap goes first, since without it the run is another one. A wait mostly orders data, so that
+    what can be mended without harm goes before it.
     """
+    is_run, saves_ns = finding.code is not Cause.SERIALISED_BY_TOOL, -finding.saves_ns
     if finding.code is not Cause.EVENT_WAIT:
-        return -finding.saves_ns, False, -finding.waited_ns
-    return -finding.saves_ns, bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
+        return is_run, saves_ns, False, -finding.waited_ns
+    return is_run, saves_ns, bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
 
 
 # What changing it gains
