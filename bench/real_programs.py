@@ -85,7 +85,7 @@ def record(name: str, seconds: float, out: Path | None, *, stacks: bool) -> dict
         "program": name,
         "s": round(took, 2),
         "spans": len(trace),
-        "gain at most": f"{found.gain_ns / max(found.active_ns, 1):.0%}",
+        "gain, predicted": f"{found.gain_ns / max(found.active_ns, 1):.0%}",
         "first finding": first.code.value if first else "none",
         "stream": first.stream if first else "",
         "thread": (first.thread if first else None) or "",

@@ -261,6 +261,8 @@ def calls_of(run: Run, rows: Collection[int], cost_ns: int) -> Run | None:
 def in_turn(run: Run) -> Run | None:
     """Launch what stands between two waits of the host stream by stream in turn, each after what it waits for."""
     program = run.program
+    if program.thread_count > 1:
+        return None  # each thread has an order of its own
     before: dict[int, list[int]] = {}
     for source, target in program.waits:
         before.setdefault(target, []).append(source)
@@ -319,6 +321,8 @@ def in_threads(run: Run) -> Run | None:
 
 def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
     """Launch what stands between two waits of the host in one call, as a CUDA graph: so long for it, and so long for each."""
+    if run.program.thread_count > 1:
+        return None  # each thread has launches of its own
     calls: list[Call] = []
     stretch: list[Call] = []
     for call in (*run.program.calls, None):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import MOST_WORKS, Advice, Step, advise, read_run
+from gpustreamlab.analysis._advice import MOST_WORKS, Advice, advise, delays_with_priority, read_run
 from gpustreamlab.analysis._advice_text import step_texts
 from gpustreamlab.analysis._busy import (
     counted_kinds,
@@ -31,7 +31,7 @@ from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._stacks import find_host_bound, name_threads
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import Trace, display_name
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
 
 PAIRS_TOLD = 4
@@ -60,12 +60,14 @@ LEFT_AS_IT_IS = "Leave it as it is: scheduled anew without it the run is no shor
 NO_GAIN: Mapping[Cause, str] = MappingProxyType(
     dict.fromkeys((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAUNCH_BOUND, Cause.PAGEABLE_COPY), LEFT_AS_IT_IS)
     | dict.fromkeys((Cause.PARTITION_SMALL, *CALLED), LEFT_AS_IT_IS)
-    | {
-        Cause.GRID_FILLS_DEVICE: "Both need the SMs, so in another order they take as long. Should {stream} begin sooner, give "
-        "it priority: lab.stream({stream}, priority=-1). Blocks that run are not pushed out."
-    }
 )
 """What is to be done where it is known that nothing is gained; for other causes what is always said."""
+SHARED = "Both need the SMs."
+FEWEST_LATE, SHORT_SHARE, LATE_TIMES, LATE_SHARE = 4, 0.1, 5, 0.01
+"""A stream of so many kernels, which take so little of the run, is told of where 5% of them wait for so many times what they
+take, and for so much of the run."""
+LEAST_DELAY = 0.1
+"""By which share of the delay work has to begin sooner for a priority to be told."""
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 WAIT_WEIGHT = 0.5
@@ -192,20 +194,24 @@ def _explanation(
     advice = _advised(trace, rows, found)
     if advice is not None:
         findings = _with_steps(trace, advice, findings, is_part=is_part or least_ns is not None)
+        if least_ns is None and advice.is_certain:
+            findings += _short_and_late(trace, rows, advice, findings)
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
     return replace(result, findings=tuple(sorted(findings, key=_rank)))
 
 
-def _rank(finding: Finding) -> tuple[int, bool, float]:
+def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
     """Return the key to sort findings by: what is promised, by how much; then the others by how long work waited.
 
-    A wait mostly orders data, so that what can be mended without harm goes before it.
+    A tool that lets nothing overlap goes first, since without it the run is another one. A wait mostly orders data, so that
+    what can be mended without harm goes before it.
     """
+    is_run, saves_ns = finding.code is not Cause.SERIALISED_BY_TOOL, -finding.saves_ns
     if finding.code is not Cause.EVENT_WAIT:
-        return -finding.saves_ns, False, -finding.waited_ns
-    return -finding.saves_ns, bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
+        return is_run, saves_ns, False, -finding.waited_ns
+    return is_run, saves_ns, bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
 
 
 # What changing it gains
@@ -251,14 +257,15 @@ def _forecast(advice: Advice) -> Forecast:
 
 def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is_part: bool) -> list[Finding]:
     """Give each change to the finding that it mends, or make one; what is then left of the others was scheduled anew."""
-    left = [_without_gain(one) if advice.is_certain else one for one in findings]
+    left = [_without_gain(trace, advice, one) if advice.is_certain else one for one in findings]
     told = []
     for number, step in enumerate(advice.steps):
         causes = next((some for some in SAME_KIND if step.cause in some), frozenset({step.cause}))
         own = sorted((one for one in left if one.code in causes), key=lambda one: (one.code is not step.cause, -one.waited_ns))
         if not own and is_part:
             continue
-        base = _joined(own) if own else _finding_of(trace, step)
+        first = step.before.program.works[step.places[0] if step.places else 0]
+        base = _joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns)
         text, fix = step_texts(trace, step)
         told.append(
             replace(
@@ -291,21 +298,59 @@ def _joined(findings: Sequence[Finding]) -> Finding:
     )
 
 
-def _without_gain(finding: Finding) -> Finding:
+def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
     """Say of a finding that it was scheduled anew without it, and that this gains nothing."""
     if finding.code in NOT_TRIED:
         return finding
+    if finding.code is Cause.GRID_FILLS_DEVICE:
+        return replace(finding, bound_ns=0, fix=_sooner(trace, advice, finding))
+    return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))
+
+
+def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequence[Finding]) -> list[Finding]:
+    """Find streams of short kernels that wait for long behind a full card: that costs the run nothing, and each much."""
+    found = []
+    told = {one.stream for one in findings if one.code is Cause.GRID_FILLS_DEVICE}
+    for lane in np.unique(trace.lane[rows]).tolist():
+        own = np.flatnonzero(rows & (trace.lane == lane) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
+        lasted_ns, stream = trace.end_ns[own] - trace.start_ns[own], trace.lanes[lane].name
+        if len(own) < FEWEST_LATE or stream in told or lasted_ns.sum() > SHORT_SHARE * advice.measured_ns:
+            continue
+        free_ns = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[own])[:-1])
+        late_ns = trace.start_ns[own] - np.maximum(trace.queued_ns[own], free_ns)
+        longest = int(np.argmax(late_ns))
+        worth_ns = max(LATE_TIMES * int(np.median(lasted_ns)), LATE_SHARE * advice.measured_ns)
+        if np.quantile(late_ns, 0.95) < worth_ns or (delays := delays_with_priority(advice, lane)) is None:
+            continue
+        if delays[1].most_ns > 0.5 * delays[0].most_ns:
+            continue
+        row = int(own[longest])
+        base = _finding_of(trace, row, Cause.GRID_FILLS_DEVICE, int(late_ns[longest]))
+        waited = f"{format_ns(delays[0].median_ns)} in the median, and 5% of them {format_ns(delays[0].most_ns)} or longer"
+        text = f"{len(own):,} short kernels of {stream!r} waited for room on the SMs: {waited}."
+        found.append(replace(base, text=text, fix=_sooner(trace, advice, base), piece_count=len(own)))
+    return found
+
+
+def _sooner(trace: Trace, advice: Advice, finding: Finding) -> str:
+    """Say how much sooner work would begin with priority, where all of it takes as long in any order."""
+    told = delays_with_priority(advice, int(trace.lane[finding.row]))
+    if told is None or told[0].most_ns - told[1].most_ns < LEAST_DELAY * told[0].most_ns:
+        return f"{SHARED} In another order they take as long."
     stream = repr(display_name(finding.stream, 40))
-    return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, "{fix}").format(fix=finding.fix, stream=stream))
+    (median_ns, most_ns), after = told
+    return (
+        f"{SHARED} In all they take as long in any order. With priority, lab.stream({stream}, priority=-1), work of {stream} "
+        f"would begin {format_ns(after.median_ns)} after it could (median; {format_ns(median_ns)} now), 95% of it within "
+        f"{format_ns(after.most_ns)} ({format_ns(most_ns)} now). Blocks that run are not pushed out."
+    )
 
 
-def _finding_of(trace: Trace, step: Step) -> Finding:
-    """Make a finding of a change that concerns no piece that was late."""
-    works = step.before.program.works
-    row = works[step.places[0] if step.places else 0].row
+def _finding_of(trace: Trace, row: int, code: Cause, waited_ns: int) -> Finding:
+    """Make a finding of work that was not late, to be told with other words."""
     stream = trace.lanes[int(trace.lane[row])].name
     return Finding(
-        code=step.cause,
+        code=code,
         certainty=Certainty.PROVED,
         stream=stream,
         other=None,
@@ -319,7 +364,7 @@ def _finding_of(trace: Trace, step: Step) -> Finding:
         call_row=-1,
         text="",
         fix="",
-        pieces=_one_piece(trace, row, waited_ns=step.gain_ns),
+        pieces=_one_piece(trace, row, waited_ns=waited_ns),
     )
 
 

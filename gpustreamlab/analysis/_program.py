@@ -93,6 +93,8 @@ class Program:
     """The partitions."""
     has_calls: bool = False
     """Whether it is known when the host waited."""
+    thread_count: int = 1
+    """How many threads launched."""
 
     def change(self, **changed: object) -> Program:
         """Return the same with some of it changed."""
@@ -129,6 +131,7 @@ def read_program(trace: Trace, rows: Int64Array) -> Program:
         priorities=tuple(lane.priority for lane in trace.lanes),
         parts=parts,
         has_calls=any(call.row >= 0 for call in calls),
+        thread_count=len(np.unique(trace.thread[rows])),
     )
 
 

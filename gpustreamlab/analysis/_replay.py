@@ -29,6 +29,7 @@ class Replayed:
 
     start_ns: Int64Array
     end_ns: Int64Array
+    launched_ns: Int64Array  # when its launch lets it begin at the earliest
 
     @property
     def wall_ns(self) -> int:
@@ -88,6 +89,7 @@ class _Replay:
         for before, after in program.waits:
             self._before.setdefault(after, []).append(before)
         self._is_sent = [False] * count
+        self._launched_ns = [0] * count
         self._left: dict[int, int] = {}  # By thread that stands in a wait: how much of what it waits for has not ended
         self._waiters: dict[int, list[int]] = {}  # By work: threads that wait for it
         self._ready: list[tuple[int, int]] = []  # When each thread that does not wait makes its next call, a heap
@@ -119,7 +121,7 @@ class _Replay:
         end_ns = np.array(self._end_ns, np.int64)
         if (end_ns < 0).any():
             raise Impossible("Waits form a ring, so some work never begins.")
-        return Replayed(np.array(self._start_ns, np.int64), end_ns)
+        return Replayed(np.array(self._start_ns, np.int64), end_ns, np.array(self._launched_ns, np.int64))
 
     def _take_in(self, done: DeviceWork) -> None:
         place = done.correlation
@@ -185,6 +187,7 @@ class _Replay:
         if place in self._marks:
             device.submit(stream, self._marks[place], due_ns)
         self._is_sent[place] = True
+        self._launched_ns[place] = due_ns
 
 
 _END = 1 << 62

@@ -255,7 +255,7 @@ def _wall_ns(trace: Trace, rows: Int64Array) -> int:
 def _moved(trace: Trace, rows: Int64Array, own: Replayed, new: Replayed) -> Replayed:
     """Return new times on the clock of the trace: the run as it was begins when it began."""
     later_ns = int(trace.start_ns[rows].min()) - int(own.start_ns.min())
-    return Replayed(new.start_ns + later_ns, new.end_ns + later_ns)
+    return Replayed(new.start_ns + later_ns, new.end_ns + later_ns, new.launched_ns + later_ns)
 
 
 def _played(program: Program) -> Replayed:

@@ -295,6 +295,7 @@ def bandwidth(lab, elements=64 * MB):
     add = cupy.RawKernel(STREAM, "stream_add")
     arrays = {name: cupy.ones(elements, np.float64) for name in "ab"}
     lab.synchronize()
+    lab.clear()
 
     def launch(name):
         with lab.on(name):

@@ -208,6 +208,22 @@ def test_a_priority_lets_short_work_go_first_but_pushes_no_block_out():
     assert MS * 0.9 < begins(late) < 1.1 * MS
 
 
+def test_latency_of_short_work_behind_a_full_card_is_told_with_what_a_priority_gains():
+    with gsl.Session("sim") as lab:
+        for name in ("prefill", "decode"):
+            lab.stream(name)
+        for _ in range(6):
+            spin(lab, MS // 10, blocks=132 * 32 * 50, stream="prefill")
+            for _ in range(4):
+                spin(lab, 10_000, blocks=4, stream="decode")
+        lab.synchronize()
+        found = lab.trace.explain()
+    finding = next(one for one in found.findings if one.code is Cause.GRID_FILLS_DEVICE and one.stream == "decode")
+    assert finding.saves_ns == finding.bound_ns == 0
+    assert "With priority, lab.stream('decode', priority=-1), work of 'decode' would begin" in finding.fix
+    assert "Blocks that run are not pushed out." in finding.fix
+
+
 @pytest.mark.parametrize(
     ("asked", "text"),
     [

@@ -500,7 +500,7 @@ def test_what_was_late_makes_late_what_follows_it():
     for start in range(5_018, 5_018 + 26 * 1_000, 26):
         program.work("b", start, start + 20, start - 8)
     # A stream that waits in place of the host keeps the order of work of which it is not known what it touches.
-    assert program.explain() == [(Cause.HOST_SYNC_STREAM, 5.0), (Cause.LAUNCH_BOUND, 1.0)]
+    assert program.explain() == [(Cause.HOST_SYNC_STREAM, 5.0)]
     assert program.found.findings[0].fix.startswith("Let streams wait in place of the host: lab.stream('b').wait('c').")
 
 
