@@ -18,7 +18,7 @@ import numpy as np
 from bench._common import report
 from gpustreamlab import Session
 from gpustreamlab._util.background import Updater
-from gpustreamlab.record import SPAN_COLUMNS, Recorder
+from gpustreamlab.recorder import SPAN_COLUMNS, Recorder
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.typing import Int64Array
 

@@ -27,7 +27,7 @@ from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.cluster._worker import look
 from gpustreamlab.model import merge
-from gpustreamlab.record import START
+from gpustreamlab.recorder import START
 from gpustreamlab.sinks._spool_format import BatchEncoder
 
 ENGINES = 64

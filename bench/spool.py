@@ -19,7 +19,7 @@ from bench._common import median_seconds, report
 from gpustreamlab import Session, load_trace
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.model import Lane
-from gpustreamlab.record import SPAN_COLUMNS, Recorder
+from gpustreamlab.recorder import SPAN_COLUMNS, Recorder
 from gpustreamlab.sinks._spool_format import SpoolFile
 from gpustreamlab.sinks.spool import Spool
 

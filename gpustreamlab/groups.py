@@ -37,7 +37,7 @@ from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.memory.scratch import Scratch
 from gpustreamlab.model import Capabilities, Layout, Verification, WorkqueueOptions, without_tools
 from gpustreamlab.model import Trace as AnyTrace
-from gpustreamlab.record import OpenRange
+from gpustreamlab.recorder import OpenRange
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import read_plan, read_renamed
 from gpustreamlab.streams.stream import Stream, check_label

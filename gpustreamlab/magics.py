@@ -38,7 +38,7 @@ from gpustreamlab.notebook.cells import (
 )
 from gpustreamlab.notebook.parsers import PARSERS
 from gpustreamlab.programs import Plan
-from gpustreamlab.record.capture import Capture
+from gpustreamlab.recorder.capture import Capture
 from gpustreamlab.session import Session
 from gpustreamlab.streams.life import open_sessions
 from gpustreamlab.streams.selection import Selection

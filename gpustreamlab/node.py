@@ -23,7 +23,7 @@ from gpustreamlab.errors import (
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.model import without_tools
 from gpustreamlab.notebook.views import LiveViews, Watched
-from gpustreamlab.record import CardClocks, JoinedJournal
+from gpustreamlab.recorder import CardClocks, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.trace import as_trace
 from gpustreamlab.typing import PeerAccess, SessionState

@@ -25,8 +25,8 @@ from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.model import Device, Layout, WorkqueueOptions, without_tools
 from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.programs import Program, make_program
-from gpustreamlab.record import DEFAULT_RING_SIZE, Range, Recorder
-from gpustreamlab.record.capture import Capture, CaptureControl, check_host, read_tier
+from gpustreamlab.recorder import DEFAULT_RING_SIZE, Range, Recorder
+from gpustreamlab.recorder.capture import Capture, CaptureControl, check_host, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed

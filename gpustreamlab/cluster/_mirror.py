@@ -23,7 +23,7 @@ from gpustreamlab.cluster._worker import Changes, Facts
 from gpustreamlab.errors import ClusterError, OptionError, nearest_hint
 from gpustreamlab.memory.hazards import hazard_notes
 from gpustreamlab.model import ClockOffset, Lane, Marker, Trace, TraceMetadata
-from gpustreamlab.record import (
+from gpustreamlab.recorder import (
     FIRST_WORK_NUMBER,
     NO_UNENDED,
     SPAN_COLUMNS,

@@ -29,7 +29,7 @@ from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import Hazard
 from gpustreamlab.backends import BACKEND_NAMES, device_count
 from gpustreamlab.errors import ClusterError, GPUStreamLabError
-from gpustreamlab.record import Recorder
+from gpustreamlab.recorder import Recorder
 from gpustreamlab.session import Session
 from gpustreamlab.sinks._spool_format import BatchEncoder
 from gpustreamlab.typing import SessionState
@@ -85,7 +85,7 @@ class Changes(NamedTuple):
     data: bytes  # A chunk as a spool has it, without the head; empty where nothing is new
     log: int  # `ChunkLog.number` of the engine's session
     is_full: bool  # Whether there is more already
-    open_ranges: tuple[tuple[int, int, int, int], ...] = ()  # What has not ended, see `gpustreamlab.record.Recorder.unended`
+    open_ranges: tuple[tuple[int, int, int, int], ...] = ()  # What has not ended, see `gpustreamlab.recorder.Recorder.unended`
     now_ns: int = 0  # When that was so, by the clock of the trace
     newest_hazard_ns: int = -1  # When the newest hazard was found, by the clock of the host; -1 where there is none
     hazards: tuple[tuple[Hazard, int], ...] | None = None

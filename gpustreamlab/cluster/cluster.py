@@ -48,7 +48,7 @@ from gpustreamlab.model import (
     without_tools,
 )
 from gpustreamlab.notebook.views import LiveViews, Watched
-from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
+from gpustreamlab.recorder import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.trace import Trace, as_trace
 from gpustreamlab.typing import SessionState

@@ -37,7 +37,7 @@ from gpustreamlab.exchange._frame import (
 )
 from gpustreamlab.exchange._json_events import WRONG, EventFile, nanoseconds, own_data, whole_number
 from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Counters, Device, Lane, Marker, Trace, WorkDetail, parquet_trace
-from gpustreamlab.record import MAX_FULL_NAME, Intervals, cut_text, find_innermost
+from gpustreamlab.recorder import MAX_FULL_NAME, Intervals, cut_text, find_innermost
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, MarkerKind, SpanKind
 
 _GRID = re.compile(r"\bgrid:(\d+),(\d+),(\d+)")

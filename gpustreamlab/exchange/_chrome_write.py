@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from gpustreamlab._util.shell import steps
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace, WorkDetail, parquet_bytes, write_file_whole
-from gpustreamlab.record import cut_text
+from gpustreamlab.recorder import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
 FIRST_THREAD = 100  # Lowest number of a thread: 0 is the idle thread of a system

@@ -32,7 +32,7 @@ from gpustreamlab.model import (
     WorkDetail,
     unchangeable,
 )
-from gpustreamlab.record import NO_DEPENDENCIES, SPAN_COLUMNS, RowFinder, Tables, TraceData, build_trace
+from gpustreamlab.recorder import NO_DEPENDENCIES, SPAN_COLUMNS, RowFinder, Tables, TraceData, build_trace
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, Int32Array, Int64Array, LaneKind, SpanKind
 
 LEAST_WALL_CLOCK_NS = 10**18  # Earlier times, of 2001, are not counted from 1970

@@ -42,7 +42,7 @@ from gpustreamlab.exchange._frame import (
 )
 from gpustreamlab.exchange._json_events import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
 from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, WorkDetail
-from gpustreamlab.record import DEPENDENCY_COLUMNS, MAX_FULL_NAME, cut_text
+from gpustreamlab.recorder import DEPENDENCY_COLUMNS, MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
 MOST_LISTED = 4  # How many devices are named

@@ -45,7 +45,7 @@ from gpustreamlab.exchange._nsys_report import (
     timed,
 )
 from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Lane, Marker, Partition, Trace, WorkDetail
-from gpustreamlab.record import DEPENDENCY_COLUMNS, MAX_FULL_NAME, RowFinder, cut_text
+from gpustreamlab.recorder import DEPENDENCY_COLUMNS, MAX_FULL_NAME, RowFinder, cut_text
 from gpustreamlab.typing import Int32Array, Int64Array, LaneKind, MarkerKind, SpanKind
 
 MOST_DETAILS = 65_536  # Most launches that differ in anything; further ones have a name and no detail

@@ -23,7 +23,7 @@ from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import REPORT_SUFFIXES, is_nsys_folder
 from gpustreamlab.model import Device, Partition, SMLimits
-from gpustreamlab.record import MAX_FULL_NAME, cut_text
+from gpustreamlab.recorder import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array
 
 Columns: TypeAlias = dict[str, Int64Array]

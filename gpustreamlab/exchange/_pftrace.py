@@ -23,7 +23,7 @@ from gpustreamlab.errors import MissingExtraError, TraceFileError
 from gpustreamlab.exchange._formats import frames, unpacked, varint_size
 from gpustreamlab.exchange._frame import ANNOTATION, COPY, FILL, KERNEL, MARKER, Frame, match_begins, not_read, own_name
 from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace, parquet_trace
-from gpustreamlab.record import cut_text
+from gpustreamlab.recorder import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
 CLEARED, NEEDS_STATE = 1, 2

@@ -30,7 +30,7 @@ from gpustreamlab.errors import DeviceError, OptionError, nearest_hint
 from gpustreamlab.memory._steps import OutsideWork
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream
 from gpustreamlab.model import SPAN_KINDS, Device, Note, Trace, TraceMetadata
-from gpustreamlab.record import Recorder
+from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import HazardMode, NoteKind, SpanKind
 
 __all__ = ["AccessTap", "AccessWatch", "check_hazard_mode", "hazard_notes", "variables_of", "watch_accesses"]

@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 
 from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.errors import nearest_hint
-from gpustreamlab.record.capture import AUTO
+from gpustreamlab.recorder.capture import AUTO
 from gpustreamlab.typing import CaptureTier, Rounding
 
 __all__ = ["PARSERS", "MagicParser"]

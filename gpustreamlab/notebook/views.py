@@ -10,7 +10,7 @@ from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Note, with_written
-from gpustreamlab.record import Journal
+from gpustreamlab.recorder import Journal
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY, LiveFeed, check_span_limit
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.trace import Trace

@@ -21,7 +21,7 @@ from gpustreamlab._util.defences import HomeProcess, process_lock
 from gpustreamlab.backends import BACKEND_NAMES, prefer_backend
 from gpustreamlab.errors import CaptureWarning, GPUStreamLabError
 from gpustreamlab.model import merge
-from gpustreamlab.record.capture import AUTO, Capture
+from gpustreamlab.recorder.capture import AUTO, Capture
 from gpustreamlab.run._imports import ImportWatch
 from gpustreamlab.run._torch import TorchHooks
 from gpustreamlab.session import Session

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.model import Lane, LayoutChange, Marker, Partition, TraceMetadata, WorkDetail
-from gpustreamlab.record import ACCESS_COLUMNS, DEPENDENCY_COLUMNS, SAMPLE_COLUMNS, SPAN_COLUMNS, Chunk, Tables
+from gpustreamlab.recorder import ACCESS_COLUMNS, DEPENDENCY_COLUMNS, SAMPLE_COLUMNS, SPAN_COLUMNS, Chunk, Tables
 from gpustreamlab.typing import Int64Array
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from gpustreamlab.draw import (
 )
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Counters, Marker, Trace, without_tools
-from gpustreamlab.record import (
+from gpustreamlab.recorder import (
     KEPT_MARKERS,
     SPAN_COLUMNS,
     START,

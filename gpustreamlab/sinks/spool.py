@@ -18,7 +18,7 @@ from gpustreamlab._util.defences import HomeProcess, delayed_interrupts, process
 from gpustreamlab.errors import DeviceError, OptionError, SpoolWarning, TraceError, TraceFileError
 from gpustreamlab.exchange import check_format, read_as, read_ranks
 from gpustreamlab.model import Trace
-from gpustreamlab.record import START, Chunk, Recorder, fold, join
+from gpustreamlab.recorder import START, Chunk, Recorder, fold, join
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder, SpoolFile
 from gpustreamlab.typing import SpoolState
 

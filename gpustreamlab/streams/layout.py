@@ -16,7 +16,7 @@ from gpustreamlab.backends import Backend, BackendStream, ContextSpec, order_beh
 from gpustreamlab.errors import OptionError, PartitionError, PartitionInUseError, PartitionNotFoundError, nearest_hint
 from gpustreamlab.green import ContextCache, context_specs, fit_layout, plan_layout, warn_user
 from gpustreamlab.model import Lane, Layout, Partition, Verification, VerifiedPartition, VerifiedStream, WorkqueueOptions
-from gpustreamlab.record import RecordedLane, Recorder
+from gpustreamlab.recorder import RecordedLane, Recorder
 from gpustreamlab.streams.life import SessionLocks
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.typing import Int64Array, Rounding

@@ -15,7 +15,7 @@ from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.errors import SessionClosedError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.model import Layout
-from gpustreamlab.record import LossReport
+from gpustreamlab.recorder import LossReport
 from gpustreamlab.typing import SessionState
 
 if TYPE_CHECKING:

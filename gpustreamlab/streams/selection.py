@@ -38,7 +38,7 @@ from gpustreamlab._util.tasks import LoopWatch, loop_finder
 from gpustreamlab.adapters import Adapters, Followers, adapters_table
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, SelectionWarning, SessionClosedError
-from gpustreamlab.record import LEFT, NO_EVENTS, STEP, LaneWriter, Range, RecordedLane, Recorder, ThreadState
+from gpustreamlab.recorder import LEFT, NO_EVENTS, STEP, LaneWriter, Range, RecordedLane, Recorder, ThreadState
 from gpustreamlab.streams.stream import Stream, check_label
 
 _log = logging.getLogger(__name__)

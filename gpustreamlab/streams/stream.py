@@ -22,7 +22,7 @@ from gpustreamlab.errors import (
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import LaneScratch, Scratch, check_held
 from gpustreamlab.model import Lane
-from gpustreamlab.record import LossReport, RecordedLane, Recorder
+from gpustreamlab.recorder import LossReport, RecordedLane, Recorder
 from gpustreamlab.streams.life import SessionLocks, failure_of, raise_first
 
 __all__ = ["Event", "Stream"]

@@ -19,7 +19,7 @@ from gpustreamlab.errors import (
     nearest_hint,
 )
 from gpustreamlab.model import BENCH, check_name, is_tools_name
-from gpustreamlab.record import RecordedLane
+from gpustreamlab.recorder import RecordedLane
 from gpustreamlab.streams.layout import Partitions
 from gpustreamlab.streams.life import SessionLife
 from gpustreamlab.streams.stream import Stream, StreamParts, check_priority, share_a_clock

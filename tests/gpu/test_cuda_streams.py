@@ -137,7 +137,7 @@ def test_a_later_session_uses_the_events_of_those_before_it(monkeypatch):
 
 
 def test_a_stalled_stream_drops_ranges_and_counts_them(monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._in_flight.PENDING_LIMIT", 100)
+    monkeypatch.setattr("gpustreamlab.recorder._in_flight.PENDING_LIMIT", 100)
     with Session("cuda", capture="ranges") as lab:
         lab.stream("a")
         with lab.on("a", "long"):

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 from gpustreamlab import Session
-from gpustreamlab.record import _in_flight
+from gpustreamlab.recorder import _in_flight
 from gpustreamlab.streams.selection import Selection
 from tests.helpers.instant_backend import InstantBackend
 

@@ -23,7 +23,7 @@ CEILINGS = {
     "model": (2_990, 9),
     "notebook": (3_020, 11),
     "programs": (4_120, 9),
-    "record": (5_090, 12),
+    "recorder": (5_090, 12),
     "run": (1_160, 9),
     "run/site": (60, 1),
     "schedule": (1_010, 3),

@@ -14,7 +14,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import SelectionError
-from gpustreamlab.record import _ranges
+from gpustreamlab.recorder import _ranges
 from gpustreamlab.streams import selection as selections
 from tests.helpers import long_runs
 from tests.helpers.instant_backend import InstantBackend

@@ -11,7 +11,7 @@ from gpustreamlab import Session, green, session
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import _plan
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.record import _recorder, _tables
+from gpustreamlab.recorder import _recorder, _tables
 from gpustreamlab.streams import layout, life, stream, table
 from gpustreamlab.workloads import spin
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt

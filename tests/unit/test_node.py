@@ -21,7 +21,7 @@ from gpustreamlab.errors import (
     TraceError,
 )
 from gpustreamlab.model import Lane, Note
-from gpustreamlab.record import JoinedJournal
+from gpustreamlab.recorder import JoinedJournal
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.typing import SpanKind
 from tests.helpers.selections import tools_stream

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 from IPython.utils.capture import capture_output
@@ -40,13 +38,6 @@ def test_a_block_is_recorded_without_a_session_and_leaves_none():
     assert repr(run).startswith("<Recorded: a block: timeline of ")
     assert "image/svg+xml" in run._repr_mimebundle_()
     assert run.explain().metadata is run.trace.metadata
-
-
-def test_record_works_whatever_was_imported_first():
-    # `gpustreamlab.record` is also the name of a folder of modules.
-    assert callable(gsl.record)
-    assert importlib.import_module("gpustreamlab.record") is gsl.record
-    assert gsl.record.Recorder
 
 
 def test_the_open_session_records_where_there_is_one(lab):

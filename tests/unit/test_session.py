@@ -261,7 +261,7 @@ def run_program():
 
 
 def test_handed_over_ranges_beyond_the_limit_are_dropped_and_counted(monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._in_flight.PENDING_LIMIT", 5)
+    monkeypatch.setattr("gpustreamlab.recorder._in_flight.PENDING_LIMIT", 5)
     with Session("sim", capture="ranges") as lab:
         with lab.on(lab.stream("a"), "long"):
             spin(lab, 100_000_000)
@@ -273,7 +273,7 @@ def test_handed_over_ranges_beyond_the_limit_are_dropped_and_counted(monkeypatch
 
 
 def test_events_beyond_those_kept_go_back_to_the_pool(monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._in_flight.IDLE_PAIRS", 2)
+    monkeypatch.setattr("gpustreamlab.recorder._in_flight.IDLE_PAIRS", 2)
     backend = InstantBackend()
     with Session(backend) as lab:
         with lab.on(lab.stream("a")):

@@ -15,7 +15,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.errors import OptionError, SpoolWarning, TraceFileError
 from gpustreamlab.model import EDGE_KINDS
-from gpustreamlab.record import SPAN_COLUMNS, _chunks
+from gpustreamlab.recorder import SPAN_COLUMNS, _chunks
 from gpustreamlab.sinks import _spool_format as _file
 from gpustreamlab.sinks import spool as _spool
 from gpustreamlab.sinks._spool_format import VERSION_KEY

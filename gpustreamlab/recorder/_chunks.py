@@ -19,7 +19,7 @@ import numpy as np
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Marker, WorkDetail
-from gpustreamlab.record._tables import KEPT_MARKERS, CodeTable, Tables
+from gpustreamlab.recorder._tables import KEPT_MARKERS, CodeTable, Tables
 from gpustreamlab.typing import BoolArray, Int64Array
 
 SPAN_COLUMNS = (

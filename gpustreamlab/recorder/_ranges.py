@@ -42,14 +42,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
 from gpustreamlab._util.tasks import LoopWatch
 from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
-from gpustreamlab.record._extents import NEVER
-from gpustreamlab.record._tables import cut_text
+from gpustreamlab.recorder._extents import NEVER
+from gpustreamlab.recorder._tables import cut_text
 
 if TYPE_CHECKING:
     from gpustreamlab.backends import BackendStream, ContextSpec
     from gpustreamlab.model import Lane, Partition
-    from gpustreamlab.record._recorder import Recorder
-    from gpustreamlab.record._tables import Threads
+    from gpustreamlab.recorder._recorder import Recorder
+    from gpustreamlab.recorder._tables import Threads
 
 _log = logging.getLogger(__name__)
 

@@ -29,12 +29,12 @@ from gpustreamlab.model import (
     shifted_moment,
     with_devices,
 )
-from gpustreamlab.record._chunks import SAMPLE_COLUMNS, START, Chunk, ChunkLog, columns_block
-from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE
-from gpustreamlab.record._in_flight import NO_UNENDED, Unended
-from gpustreamlab.record._tables import KEPT_MARKERS, NAME_LIMIT, OTHER_NAMES, CodeTable, Tables
-from gpustreamlab.record._trace_maker import fold
-from gpustreamlab.record._work import COUNTER_NAMES, DetailTable
+from gpustreamlab.recorder._chunks import SAMPLE_COLUMNS, START, Chunk, ChunkLog, columns_block
+from gpustreamlab.recorder._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE
+from gpustreamlab.recorder._in_flight import NO_UNENDED, Unended
+from gpustreamlab.recorder._tables import KEPT_MARKERS, NAME_LIMIT, OTHER_NAMES, CodeTable, Tables
+from gpustreamlab.recorder._trace_maker import fold
+from gpustreamlab.recorder._work import COUNTER_NAMES, DetailTable
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
 _log = logging.getLogger(__name__)

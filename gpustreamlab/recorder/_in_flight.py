@@ -14,9 +14,9 @@ from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import Backend, RangeTimes
 from gpustreamlab.errors import DeviceError, GPUStreamLabError
-from gpustreamlab.record._chunks import SPAN_COLUMNS, Chunk, ChunkLog
-from gpustreamlab.record._extents import NEVER, RANGE_CODE, Intervals, RowFinder, WorkExtents, find_innermost
-from gpustreamlab.record._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
+from gpustreamlab.recorder._chunks import SPAN_COLUMNS, Chunk, ChunkLog
+from gpustreamlab.recorder._extents import NEVER, RANGE_CODE, Intervals, RowFinder, WorkExtents, find_innermost
+from gpustreamlab.recorder._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
 from gpustreamlab.typing import Int64Array
 
 TIMED_BY_WORK = -1

@@ -26,7 +26,7 @@ from gpustreamlab.backends import (
     WorkBatch,
 )
 from gpustreamlab.model import ACCESS_CERTAINTIES, DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
-from gpustreamlab.record._chunks import (
+from gpustreamlab.recorder._chunks import (
     ACCESS_COLUMNS,
     FIRST_WORK_NUMBER,
     HOST_WAITS,
@@ -35,12 +35,12 @@ from gpustreamlab.record._chunks import (
     columns_block,
     make_samples,
 )
-from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
-from gpustreamlab.record._tables import OTHER_NAMES, CodeTable, SessionTables, cut_text, plain_text
+from gpustreamlab.recorder._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
+from gpustreamlab.recorder._tables import OTHER_NAMES, CodeTable, SessionTables, cut_text, plain_text
 from gpustreamlab.typing import BoolArray, Int64Array
 
 if TYPE_CHECKING:
-    from gpustreamlab.record._kernel_tier import StackBatch
+    from gpustreamlab.recorder._kernel_tier import StackBatch
 
 DETAIL_LIMIT = 65_536  # Different details told apart in one session; later ones share one that says so
 DETAIL_CHARACTERS = 64 << 20  # Characters of all their names together, beyond which later ones share it too

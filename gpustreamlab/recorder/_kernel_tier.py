@@ -42,10 +42,10 @@ import numpy as np
 from gpustreamlab._util.background import Updater
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import Activities, ActivitySource, Backend, Step
-from gpustreamlab.record._chunks import Chunk, join
-from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
-from gpustreamlab.record._ranges import RecordedLane, ThreadState
-from gpustreamlab.record._work import NO_WORK, WorkReader
+from gpustreamlab.recorder._chunks import Chunk, join
+from gpustreamlab.recorder._in_flight import RangesInFlight, is_done, to_clock
+from gpustreamlab.recorder._ranges import RecordedLane, ThreadState
+from gpustreamlab.recorder._work import NO_WORK, WorkReader
 from gpustreamlab.typing import CaptureTier, Int64Array
 
 _log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from gpustreamlab.backends import StreamFacts
 from gpustreamlab.errors import DeviceError, OptionError
 from gpustreamlab.model import Lane, WorkDetail
-from gpustreamlab.record import ChunkLog, _chunks, _kernel_tier, counters_of, make_samples
-from gpustreamlab.record._extents import NEVER, Intervals, WorkExtents, find_innermost
-from gpustreamlab.record._kernel_tier import MOST_NS, CaptureWindows, StackSampler
-from gpustreamlab.record._tables import (
+from gpustreamlab.recorder import ChunkLog, _chunks, _kernel_tier, counters_of, make_samples
+from gpustreamlab.recorder._extents import NEVER, Intervals, WorkExtents, find_innermost
+from gpustreamlab.recorder._kernel_tier import MOST_NS, CaptureWindows, StackSampler
+from gpustreamlab.recorder._tables import (
     HOST_LANES,
     OTHER_NAMES,
     OTHER_STREAMS,
@@ -28,7 +28,7 @@ from gpustreamlab.record._tables import (
     Markers,
     Threads,
 )
-from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
+from gpustreamlab.recorder._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
 from gpustreamlab.typing import MarkerKind
 from tests.helpers.planted import MS
 

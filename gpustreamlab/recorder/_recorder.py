@@ -14,14 +14,14 @@ from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
 from gpustreamlab.model import Lane, Layout, Marker, Partition, Trace
-from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, RECORDERS, START, Chunk, ChunkLog
-from gpustreamlab.record._extents import Checkpoints
-from gpustreamlab.record._in_flight import RangesInFlight, Unended, is_done
-from gpustreamlab.record._kernel_tier import KernelTier, observing
-from gpustreamlab.record._ranges import NO_EVENTS, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
-from gpustreamlab.record._tables import MAX_LABEL_LENGTH, CodeTable, SessionTables, Tables, cut_text
-from gpustreamlab.record._trace_maker import fold
-from gpustreamlab.record._work import WorkReader
+from gpustreamlab.recorder._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, RECORDERS, START, Chunk, ChunkLog
+from gpustreamlab.recorder._extents import Checkpoints
+from gpustreamlab.recorder._in_flight import RangesInFlight, Unended, is_done
+from gpustreamlab.recorder._kernel_tier import KernelTier, observing
+from gpustreamlab.recorder._ranges import NO_EVENTS, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
+from gpustreamlab.recorder._tables import MAX_LABEL_LENGTH, CodeTable, SessionTables, Tables, cut_text
+from gpustreamlab.recorder._trace_maker import fold
+from gpustreamlab.recorder._work import WorkReader
 from gpustreamlab.typing import MarkerKind
 
 _log = logging.getLogger(__name__)

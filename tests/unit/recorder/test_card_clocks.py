@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.model import shifted_moment
-from gpustreamlab.record import CardClocks
+from gpustreamlab.recorder import CardClocks
 
 ERROR_NS = 1_500
 S = 1_000_000_000

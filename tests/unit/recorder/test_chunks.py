@@ -15,7 +15,7 @@ from gpustreamlab.backends import EVERY_STREAM, THE_HOST
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.model import SPAN_KINDS
-from gpustreamlab.record import SPAN_COLUMNS, START, ChunkLog, JoinedJournal, _chunks, fold, join
+from gpustreamlab.recorder import SPAN_COLUMNS, START, ChunkLog, JoinedJournal, _chunks, fold, join
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers import long_runs

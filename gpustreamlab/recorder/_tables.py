@@ -23,7 +23,7 @@ from gpustreamlab.model import Lane, Layout, LayoutChange, Marker, Partition, Tr
 from gpustreamlab.typing import Int64Array, LaneKind, MarkerKind
 
 if TYPE_CHECKING:
-    from gpustreamlab.record._kernel_tier import KernelTier
+    from gpustreamlab.recorder._kernel_tier import KernelTier
 
 NAME_LIMIT = 65_536  # Different range names told apart in one session
 KEPT_LAYOUTS = 1_000  # Changes of the layout that are kept for the trace; the newest count

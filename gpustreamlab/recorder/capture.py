@@ -25,7 +25,7 @@ from gpustreamlab.errors import (
     StickyDeviceError,
     nearest_hint,
 )
-from gpustreamlab.record import Recorder
+from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import CaptureTier
 
 __all__ = ["Capture", "CaptureControl", "check_host", "read_tier"]

@@ -98,7 +98,7 @@ def test_only_ranges_whose_work_has_ended_are_in_the_trace(lab, backend):
 
 
 def test_what_the_device_does_not_get_done_is_dropped_and_counted(backend, monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._in_flight.PENDING_LIMIT", 5)
+    monkeypatch.setattr("gpustreamlab.recorder._in_flight.PENDING_LIMIT", 5)
     with Session(backend) as lab:
         lab.stream("a")
         for number in range(8):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, NODE_SHIFT
 from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Accesses, Counters, Edges, Lane, Trace, WorkDetail, unchangeable
-from gpustreamlab.record._chunks import ACCESS_COLUMNS, DEPENDENCY_COLUMNS, Chunk, join, newest_accesses, thinned
-from gpustreamlab.record._extents import (
+from gpustreamlab.recorder._chunks import ACCESS_COLUMNS, DEPENDENCY_COLUMNS, Chunk, join, newest_accesses, thinned
+from gpustreamlab.recorder._extents import (
     ANNOTATION_CODE,
     HOST_CODE,
     RANGE_CODE,
@@ -22,8 +22,8 @@ from gpustreamlab.record._extents import (
     is_work,
     span_work,
 )
-from gpustreamlab.record._tables import Tables
-from gpustreamlab.record._work import find_syncs, find_waits
+from gpustreamlab.recorder._tables import Tables
+from gpustreamlab.recorder._work import find_syncs, find_waits
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int32Array, Int64Array
 
 WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
