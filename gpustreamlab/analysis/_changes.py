@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpustreamlab.analysis._data_order import Memory, across, host_orders, kept_for_opaque, needed_calls
+from gpustreamlab.analysis._data_order import Memory, Touch, across, host_orders, kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work
 
 SMALL_BYTES = 1 << 16
@@ -22,6 +22,10 @@ MOST_FIRST = 8
 """Of up to so many streams it is tried what a priority gains."""
 FEWEST_NODES = 4
 """From how many launches on a graph is worth it."""
+MOST_PERIOD, MOST_NODES = 256, 64
+"""The longest body of a loop that is looked for, in launches; and up to how many launches some turns of it are one graph."""
+REPEATED_SHARE = 0.75
+"""How much of the launches has to be turns of one loop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -321,20 +325,36 @@ def in_threads(run: Run) -> Run | None:
 
 def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
     """Launch what stands between two waits of the host in one call, as a CUDA graph: so long for it, and so long for each."""
+    return _in_graphs(run, range(len(run.program.works)), frozenset(), call_ns, node_ns)
+
+
+def repeats_as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
+    """Launch the turns of a loop as a graph: only where each uses the memory of the one before, whose addresses a graph keeps."""
+    found = _repeats(run)
+    if found is None:
+        return None
+    begin, end, period = found
+    cuts = frozenset(range(begin, end, period * max(1, MOST_NODES // period)))
+    return _in_graphs(run, range(begin, end), cuts, call_ns, node_ns)
+
+
+def _in_graphs(run: Run, places: Collection[int], cuts: Collection[int], call_ns: int, node_ns: int) -> Run | None:
+    """Launch some work as graphs; a wait of the host, or one of some places, begins another one."""
     if run.program.thread_count > 1:
         return None  # each thread has launches of its own
     calls: list[Call] = []
     stretch: list[Call] = []
     for call in (*run.program.calls, None):
         is_close = call is not None and (call.gap_ns <= MOST_SPACING_NS or not stretch)
-        if call is not None and is_close and not call.awaits:
+        is_same = call is not None and not (call.works and call.works[0] in cuts)
+        if call is not None and is_close and is_same and not call.awaits and all(place in places for place in call.works):
             stretch.append(call)
             continue
         calls += _as_graph(stretch, call_ns, node_ns)
         stretch = []
         if call is not None:
-            (calls if call.awaits else stretch).append(call)
-    calls += stretch
+            is_outside = call.awaits or not all(place in places for place in call.works)
+            (calls if is_outside else stretch).append(call)
     return run.with_program(calls=tuple(calls))
 
 
@@ -347,3 +367,43 @@ def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]
     cost_ns = call_ns + node_ns * len(places)
     gap_ns = stretch[0].gap_ns
     return [first._replace(gap_ns=gap_ns, cost_ns=cost_ns, works=places, latency_ns=first.latency_ns + cost_ns)]
+
+
+def _repeats(run: Run) -> tuple[int, int, int] | None:
+    """Find the turns of a loop that all launch the same on the same memory: from which work on, until which, and how long one."""
+    works, touches = run.program.works, run.memory.touches
+    plain = [(work.lane, work.kind, work.blocks, work.size_bytes) for work in works]
+    spans: dict[int, list[int]] = {}  # By buffer: the first and the last work that uses it
+    for place, some in enumerate(touches):
+        for touch in some or ():
+            spans.setdefault(touch.buffer, [place, place])[1] = place
+    for period in range(1, min(MOST_PERIOD, len(works) // 2) + 1):
+        if _longest(plain, period)[1] < REPEATED_SHARE * len(works):
+            continue
+        keys = [(*plain[place], _relative(some, place, period, spans)) for place, some in enumerate(touches)]
+        begin, count = _longest(keys, period)
+        if count >= max(2 * period, REPEATED_SHARE * len(works)):
+            return begin, begin + count, period
+    return None
+
+
+def _longest(keys: Sequence[object], period: int) -> tuple[int, int]:
+    """Return from where on, and for how many, keys are those one period before; the first period counts."""
+    best, begin = (0, 0), 0
+    for place in range(period, len(keys) + 1):
+        if place == len(keys) or keys[place] is None or keys[place] != keys[place - period]:
+            best = max(best, (begin, place - begin), key=lambda one: one[1])
+            begin = place - period + 1
+    return best
+
+
+def _relative(touches: Sequence[Touch] | None, place: int, period: int, spans: Mapping[int, Sequence[int]]) -> object:
+    """Return what work touches; arrays that live for less than a turn, as results between, count by when they were made."""
+    if touches is None:
+        return object()  # like nothing else
+    found = []
+    for touch in touches:
+        first, last = spans[touch.buffer]
+        is_short = not touch.is_host and last - first < period
+        found.append((is_short, place - first if is_short else touch.buffer, *touch[1:]))
+    return tuple(found)
