@@ -18,6 +18,8 @@ COPY_NS = 1_500
 """What a copy takes besides its bytes, about."""
 MOST_SPACING_NS = 100_000
 """Between launches that follow closer than this the host does little else; what it does more is no matter of a graph."""
+ROLES = ("uploads", "kernels", "downloads")
+"""Streams of a program of which each does one kind of work."""
 MOST_FIRST = 8
 """Of up to so many streams it is tried what a priority gains."""
 FEWEST_NODES = 4
@@ -144,7 +146,32 @@ def two_buffers(run: Run) -> Run | None:
 def by_role(run: Run) -> Run | None:
     """Give uploads, kernels and downloads a stream each."""
     places = {UPLOAD: 0, KERNEL: 1, DOWNLOAD: 2}
-    return _spread(run, [places.get(work.kind, 1) for work in run.program.works], 3)
+    return _spread(run, [places.get(work.kind, 1) for work in run.program.works], ROLES)
+
+
+def split_copies(run: Run) -> Run | None:
+    """Give copies streams of their own where they share one with copies the other way, or with the only stream of kernels.
+
+    Where several streams have kernels each may do all of its own batches, copies too.
+    """
+    program = run.program
+    kinds: dict[int, set[int]] = {}
+    for work in program.works:
+        kinds.setdefault(work.lane, set()).add(work.kind)
+    with_kernels = [lane for lane, own in kinds.items() if KERNEL in own]
+    if len(kinds) < 2 or not run.memory.is_known or any(program.seats) or any(program.priorities):
+        return None
+    lane_of: dict[tuple[int, int], int] = {}
+    for lane, own in kinds.items():
+        mixed = own & {UPLOAD, DOWNLOAD}
+        if with_kernels == [lane] and mixed:
+            lane_of |= {(lane, kind): len(program.seats) + (kind == DOWNLOAD) for kind in mixed}
+        elif lane not in with_kernels and mixed == {UPLOAD, DOWNLOAD}:
+            lane_of[lane, DOWNLOAD] = len(program.seats) + 1
+    places = {place: lane_of[key] for place, work in enumerate(program.works) if (key := (work.lane, work.kind)) in lane_of}
+    seats, priorities = (*program.seats, None, None), (*program.priorities, 0, 0)
+    changed = moved(run.with_program(seats=seats, priorities=priorities), places)
+    return changed and changed.with_program(waits=across(changed.program, run.memory.edges()))
 
 
 def in_streams(run: Run, count: int) -> Run | None:
@@ -163,16 +190,16 @@ def in_streams(run: Run, count: int) -> Run | None:
         else:
             lanes.append(turn % count)
             turn += 1
-    return _spread(run, lanes, count + 2)
+    return _spread(run, lanes, (*(f"kernels {number}" for number in range(1, count + 1)), *ROLES[::2]))
 
 
-def _spread(run: Run, lanes: Sequence[int], count: int) -> Run | None:
+def _spread(run: Run, lanes: Sequence[int], names: tuple[str, ...]) -> Run | None:
     """Give the work other streams; only data order it then, so nothing may be opaque, and no partition or priority be set."""
     program = run.program
     if any(program.seats) or any(program.priorities) or not run.memory.is_known or len(set(lanes)) < 2:
         return None
     works = tuple(work._replace(lane=lane) for work, lane in zip(program.works, lanes, strict=True))
-    changed = run.with_program(works=works, seats=(None,) * count, priorities=(0,) * count, waits=frozenset())
+    changed = run.with_program(works=works, seats=(None,) * len(names), priorities=(0,) * len(names), names=names)
     return changed.with_program(waits=across(changed.program, run.memory.edges()))
 
 
@@ -329,7 +356,7 @@ def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
 
 
 def repeats_as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
-    """Launch the turns of a loop as a graph: only where each uses the memory of the one before, whose addresses a graph keeps."""
+    """Launch turns of a loop as a graph: only where each uses the memory of the one before, as a graph keeps its addresses."""
     found = _repeats(run)
     if found is None:
         return None
@@ -370,7 +397,7 @@ def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]
 
 
 def _repeats(run: Run) -> tuple[int, int, int] | None:
-    """Find the turns of a loop that all launch the same on the same memory: from which work on, until which, and how long one."""
+    """Find turns of a loop that launch the same on the same memory: from which work on, until which, and how long one is."""
     works, touches = run.program.works, run.memory.touches
     plain = [(work.lane, work.kind, work.blocks, work.size_bytes) for work in works]
     spans: dict[int, list[int]] = {}  # By buffer: the first and the last work that uses it
