@@ -318,6 +318,7 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
     if len({work.lane for work in program.works}) == 1 and any(run.memory.touches):
         found.append(Option("by_role", Cause.SAME_LANE, _one(changes.by_role)))
         found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True))
+    found.append(Option("split_copies", Cause.SAME_LANE, _one(changes.split_copies)))
     stray = _strayed(trace, program)
     if stray:
         found.append(Option("moved", Cause.OTHER_STREAM, _one(partial(changes.moved, lanes=stray))))
@@ -326,7 +327,7 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
     found.append(Option("first_of_all", Cause.GRID_FILLS_DEVICE, changes.first_of_all, is_last=True))
     found.append(Option("in_turn", Cause.HOST_LATE, _one(changes.in_turn)))
     if program.has_calls:
-        graph = partial(changes.as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
+        graph = partial(changes.repeats_as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
         found.append(Option("as_graph", Cause.LAUNCH_BOUND, _one(graph), is_last=True))
     return found
 
@@ -435,6 +436,8 @@ def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _Stat
         state = after
         once = option.cause in ONE_OF
         left = [one for one in left if one is not option and not (once and one.cause is option.cause)]
+        if option.cause is Cause.SAME_LANE:
+            left = [one for one in left if one.cause is not Cause.HOST_LATE]  # they are launched in turn already
     if not steps:
         steps, state = _together(state, options, least_ns)
     return steps, state

@@ -13,6 +13,8 @@ from gpustreamlab.model import Trace, display_name
 
 _NAME_WIDTH = 40
 _MOST_NAMES = 3
+_MOST_LINES = 8
+"""So many waits are told one by one; of more it is said that there are more."""
 
 
 def step_texts(trace: Trace, step: Step) -> tuple[str, str]:
@@ -44,20 +46,23 @@ def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
     gone = [call for call in before.calls if call.awaits and call not in kept]
     names = sorted({trace.names[trace.name[call.row]] for call in gone if call.row >= 0})
     text = f"The host waited {count_text(len(gone), 'time')} in {_listed(names)} before it launched more."
-    values = [call for call in gone if call.works]
+    values = [call for call in gone if call.works and before.works[call.works[0]].kind != UPLOAD]
+    small = [call for call in gone if call.works and before.works[call.works[0]].kind == UPLOAD]
     copies = [call for call in gone if not call.works and _is_behind_copy(before, call)]
     lines = []
     if values:
         lines.append("Read values such as float(x) or x.item() only behind the loop: each read waits.")
+    if small:
+        lines.append("Copy small arrays from pinned memory, too: lab.memory.pinned_empty(shape, dtype).")
     if copies:
-        lines.append("Copy without blocking, to pinned memory: x.get(out=pinned, blocking=False), and wait once at the end.")
+        lines.append("Copy to pinned memory without blocking, x.get(out=pinned, blocking=False), and wait once, at the end.")
     waits = _new_waits(trace, step, "Let streams wait in place of the host: ")
     if waits:
         lines.append(waits)
-    elif len(values) + len(copies) < len(gone):
+    elif len(values) + len(small) + len(copies) < len(gone):
         lines.append("Leave these waits out: what is launched behind them needs nothing of what they wait for.")
-    if len(values) + len(copies) < len(gone):
-        lines.append("Where the host reads a result itself, wait right there.")
+    if len(values) + len(small) < len(gone):
+        lines.append("Where the host itself reads a result, or writes over what is copied, keep the wait.")
     return text, " ".join(lines)
 
 
@@ -68,45 +73,59 @@ def _is_behind_copy(program: Program, call: Call) -> bool:
 
 def _new_waits(trace: Trace, step: Step, head: str) -> str:
     """Say which streams now have to wait for which, where the host saw to that before."""
+    name = _namer(trace, step)
     known = _lane_pairs(step.before.program, step.before.program.waits)
     new = [pair for pair in _lane_pairs(step.after.program, step.after.program.waits) if pair not in known]
     if not new:
         return ""
-    typed = ", ".join(f"lab.stream({_lane(trace, after)}).wait({_lane(trace, before)})" for before, after in new[:_MOST_NAMES])
-    return f"{head}{typed}."
+    typed = ", ".join(f"lab.stream({name(after)}).wait({name(before)})" for before, after in new[:_MOST_LINES])
+    return f"{head}{typed}{_so_on(len(new))}."
+
+
+def _so_on(count: int) -> str:
+    """Say that there are more pairs of streams than were told."""
+    return f", and so for {count_text(count - _MOST_LINES, 'pair')} of streams more" if count > _MOST_LINES else ""
 
 
 def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
+    name = _namer(trace, step)
     before, after = step.before.program, step.after.program
     needed = _lane_pairs(after, after.waits)
-    told, lines = [], []
-    for pair in _lane_pairs(before, before.waits - after.waits)[:_MOST_NAMES]:
-        first, second = (_lane(trace, lane) for lane in pair)
-        if pair in needed:
+    told: list[str] = []
+    lines: list[str] = []
+    left_out = []
+    for pair in _lane_pairs(before, before.waits - after.waits):
+        first, second = (name(lane) for lane in pair)
+        if pair not in needed:
+            left_out.append((first, second))
+        elif len(told) < _MOST_NAMES:
             told.append(f"{second} waited for more of {first} than it uses.")
             lines.append(
                 f"Record an event behind each part on {first}, and let {second} wait for the one that it needs: "
                 f"done = lab.stream({first}).record(), then lab.stream({second}).wait(done)."
             )
-        else:
-            told.append(f"{second} waited for {first} and uses nothing of it.")
-            lines.append(f"Leave out lab.stream({second}).wait({first}): no array asks for it.")
+    told += [f"{second} waited for {first} and uses nothing of it." for first, second in left_out[:_MOST_NAMES]]
+    if left_out:
+        typed = ", ".join(f"lab.stream({second}).wait({first})" for first, second in left_out[:_MOST_LINES])
+        lines.append(f"Leave out {typed}{_so_on(len(left_out))}: no array asks for it.")
     return " ".join(told), " ".join([*lines, *filter(None, [_new_waits(trace, step, "Instead: ")])])
 
 
 def _two_buffers(trace: Trace, step: Step) -> tuple[str, str]:
+    name = _namer(trace, step)
     before, after = step.before.program, step.after.program
     told = []
     for first, second in _lane_pairs(before, before.waits - after.waits)[:_MOST_NAMES]:
-        told.append(f"{_lane(trace, second)} waited until {_lane(trace, first)} had read the array that it writes over.")
-    pair = "a second array of that size, and write the two in turn: the other one is still read meanwhile"
-    return " ".join(told), f"Use {pair}. Keep the waits, each for the event of its own array."
+        told.append(f"{name(second)} waited until {name(first)} had read the array that it writes over.")
+    more = "one more array of that size, and write them in turn: the others are still read meanwhile"
+    return " ".join(told), f"Use {more}. Keep the waits, each for the event of its own array."
 
 
 def _streams(trace: Trace, step: Step) -> tuple[str, str]:
+    name = _namer(trace, step)
     after = step.after.program
     used = sorted({work.lane for work in after.works})
-    own = _lane(trace, step.before.program.works[0].lane)
+    own = name(step.before.program.works[0].lane)
     what = {KERNEL: "kernels", UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
     roles: dict[int, list[str]] = {}
     for lane in used:
@@ -121,30 +140,45 @@ def _streams(trace: Trace, step: Step) -> tuple[str, str]:
     return text, f"Give a stream each to {'; '.join(parts)}: lab.stream('other'){waits}."
 
 
+def _split_copies(trace: Trace, step: Step) -> tuple[str, str]:
+    before, after = step.before.program, step.after.program
+    name = _namer(trace, step)
+    moved = [one.lane for one, other in zip(before.works, after.works, strict=True) if one.lane != other.lane]
+    shared = _listed([name(lane) for lane in sorted({*moved})])
+    gone = {work.kind for work, other in zip(before.works, after.works, strict=True) if work.lane != other.lane}
+    what = " and ".join({UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}[kind] for kind in sorted(gone))
+    text = f"On {shared} {what} stand in the way of other work: a stream runs its work in order."
+    fix = f"Give {what} a stream{' each' if len(gone) > 1 else ''} of their own: lab.stream('other')"
+    return text, f"{fix}, with lab.stream('b').wait('a') where one uses what the other made, or writes over what it reads."
+
+
 def _whole_card(trace: Trace, step: Step) -> tuple[str, str]:
+    name = _namer(trace, step)
     before = step.before.program
     lanes = [lane for lane, seat in enumerate(before.seats) if seat and any(work.lane == lane for work in before.works)]
     sizes = sorted({len(seat) for seat in before.seats if seat})
-    names = _listed([_lane(trace, lane) for lane in lanes])
+    names = _listed([name(lane) for lane in lanes])
     sms = ", ".join(f"{size}" for size in sizes)
     text = f"Work of {names} has {sms} of {before.card.sm_count} SMs, fewer than it could use."
     return text, f"Let {names} use the whole card: lab.stream(name) without partition=, or give the partition more SMs."
 
 
 def _other_part(trace: Trace, step: Step) -> tuple[str, str]:
+    name = _namer(trace, step)
     before, after = step.before.program, step.after.program
     lane = next(lane for lane, (one, other) in enumerate(zip(before.seats, after.seats, strict=True)) if one != other)
     part = next(part for part in after.parts if part.sms == after.seats[lane])
     text = f"Nothing runs in partition {part.name!r}, with {len(part.sms)} SMs."
-    return text, f"Let {_lane(trace, lane)} run there: lab.stream({_lane(trace, lane)}, partition={part.name!r})."
+    return text, f"Let {name(lane)} run there: lab.stream({name(lane)}, partition={part.name!r})."
 
 
 def _first_of_all(trace: Trace, step: Step) -> tuple[str, str]:
+    name = _namer(trace, step)
     before, after = step.before.program, step.after.program
     pairs = zip(before.priorities, after.priorities, strict=True)
     lane = next(lane for lane, (one, other) in enumerate(pairs) if one != other)
-    text = f"Kernels of {_lane(trace, lane)} waited until others left room on the SMs."
-    fix = f"Give it priority: lab.stream({_lane(trace, lane)}, priority={after.priorities[lane]})."
+    text = f"Kernels of {name(lane)} waited until others left room on the SMs."
+    fix = f"Give it priority: lab.stream({name(lane)}, priority={after.priorities[lane]})."
     return text, f"{fix} Its blocks then go first as others end; blocks that run are not pushed out."
 
 
@@ -156,8 +190,9 @@ def _streams_before(trace: Trace, step: Step) -> tuple[str, str]:
 
 
 def _in_turn(trace: Trace, step: Step) -> tuple[str, str]:
+    name = _namer(trace, step)
     lanes = list(dict.fromkeys(work.lane for work in step.before.program.works))
-    names = [_lane(trace, lane) for lane in lanes[:2]]
+    names = [name(lane) for lane in lanes[:2]]
     text = f"All of {names[0]} was launched before {_listed(names[1:])}, which had nothing to do until then."
     return text, f"Launch in turn: one piece on {names[0]}, then one on {_listed(names[1:])}, and so on."
 
@@ -182,6 +217,7 @@ _TEXTS: Mapping[str, Callable[[Trace, Step], tuple[str, str]]] = MappingProxyTyp
         "two_buffers": _two_buffers,
         "by_role": _streams,
         "in_streams": _streams,
+        "split_copies": _split_copies,
         "moved": _own,
         "whole_card": _whole_card,
         "other_part": _other_part,
@@ -194,8 +230,10 @@ _TEXTS: Mapping[str, Callable[[Trace, Step], tuple[str, str]]] = MappingProxyTyp
 )
 
 
-def _lane(trace: Trace, lane: int) -> str:
-    return repr(display_name(trace.lanes[lane].name, _NAME_WIDTH)) if lane < len(trace.lanes) else "another stream"
+def _namer(trace: Trace, step: Step) -> Callable[[int], str]:
+    """Return what writes the name of a stream of the program before a change."""
+    names = step.before.program.names or [lane.name for lane in trace.lanes]
+    return lambda lane: repr(display_name(names[lane], _NAME_WIDTH)) if lane < len(names) else "another stream"
 
 
 def _lane_pairs(program: Program, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

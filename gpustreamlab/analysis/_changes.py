@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpustreamlab.analysis._data_order import Memory, across, host_orders, kept_for_opaque, needed_calls
+from gpustreamlab.analysis._data_order import Memory, Touch, across, host_orders, kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work
 
 SMALL_BYTES = 1 << 16
@@ -18,10 +18,16 @@ COPY_NS = 1_500
 """What a copy takes besides its bytes, about."""
 MOST_SPACING_NS = 100_000
 """Between launches that follow closer than this the host does little else; what it does more is no matter of a graph."""
+ROLES = ("uploads", "kernels", "downloads")
+"""Streams of a program of which each does one kind of work."""
 MOST_FIRST = 8
 """Of up to so many streams it is tried what a priority gains."""
 FEWEST_NODES = 4
 """From how many launches on a graph is worth it."""
+MOST_PERIOD, MOST_NODES = 256, 64
+"""The longest body of a loop that is looked for, in launches; and up to how many launches some turns of it are one graph."""
+REPEATED_SHARE = 0.75
+"""How much of the launches has to be turns of one loop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +146,32 @@ def two_buffers(run: Run) -> Run | None:
 def by_role(run: Run) -> Run | None:
     """Give uploads, kernels and downloads a stream each."""
     places = {UPLOAD: 0, KERNEL: 1, DOWNLOAD: 2}
-    return _spread(run, [places.get(work.kind, 1) for work in run.program.works], 3)
+    return _spread(run, [places.get(work.kind, 1) for work in run.program.works], ROLES)
+
+
+def split_copies(run: Run) -> Run | None:
+    """Give copies streams of their own where they share one with copies the other way, or with the only stream of kernels.
+
+    Where several streams have kernels each may do all of its own batches, copies too.
+    """
+    program = run.program
+    kinds: dict[int, set[int]] = {}
+    for work in program.works:
+        kinds.setdefault(work.lane, set()).add(work.kind)
+    with_kernels = [lane for lane, own in kinds.items() if KERNEL in own]
+    if len(kinds) < 2 or not run.memory.is_known or any(program.seats) or any(program.priorities):
+        return None
+    lane_of: dict[tuple[int, int], int] = {}
+    for lane, own in kinds.items():
+        mixed = own & {UPLOAD, DOWNLOAD}
+        if with_kernels == [lane] and mixed:
+            lane_of |= {(lane, kind): len(program.seats) + (kind == DOWNLOAD) for kind in mixed}
+        elif lane not in with_kernels and mixed == {UPLOAD, DOWNLOAD}:
+            lane_of[lane, DOWNLOAD] = len(program.seats) + 1
+    places = {place: lane_of[key] for place, work in enumerate(program.works) if (key := (work.lane, work.kind)) in lane_of}
+    seats, priorities = (*program.seats, None, None), (*program.priorities, 0, 0)
+    changed = moved(run.with_program(seats=seats, priorities=priorities), places)
+    return changed and changed.with_program(waits=across(changed.program, run.memory.edges()))
 
 
 def in_streams(run: Run, count: int) -> Run | None:
@@ -159,16 +190,16 @@ def in_streams(run: Run, count: int) -> Run | None:
         else:
             lanes.append(turn % count)
             turn += 1
-    return _spread(run, lanes, count + 2)
+    return _spread(run, lanes, (*(f"kernels {number}" for number in range(1, count + 1)), *ROLES[::2]))
 
 
-def _spread(run: Run, lanes: Sequence[int], count: int) -> Run | None:
+def _spread(run: Run, lanes: Sequence[int], names: tuple[str, ...]) -> Run | None:
     """Give the work other streams; only data order it then, so nothing may be opaque, and no partition or priority be set."""
     program = run.program
     if any(program.seats) or any(program.priorities) or not run.memory.is_known or len(set(lanes)) < 2:
         return None
     works = tuple(work._replace(lane=lane) for work, lane in zip(program.works, lanes, strict=True))
-    changed = run.with_program(works=works, seats=(None,) * count, priorities=(0,) * count, waits=frozenset())
+    changed = run.with_program(works=works, seats=(None,) * len(names), priorities=(0,) * len(names), names=names)
     return changed.with_program(waits=across(changed.program, run.memory.edges()))
 
 
@@ -321,20 +352,36 @@ def in_threads(run: Run) -> Run | None:
 
 def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
     """Launch what stands between two waits of the host in one call, as a CUDA graph: so long for it, and so long for each."""
+    return _in_graphs(run, range(len(run.program.works)), frozenset(), call_ns, node_ns)
+
+
+def repeats_as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
+    """Launch turns of a loop as a graph: only where each uses the memory of the one before, as a graph keeps its addresses."""
+    found = _repeats(run)
+    if found is None:
+        return None
+    begin, end, period = found
+    cuts = frozenset(range(begin, end, period * max(1, MOST_NODES // period)))
+    return _in_graphs(run, range(begin, end), cuts, call_ns, node_ns)
+
+
+def _in_graphs(run: Run, places: Collection[int], cuts: Collection[int], call_ns: int, node_ns: int) -> Run | None:
+    """Launch some work as graphs; a wait of the host, or one of some places, begins another one."""
     if run.program.thread_count > 1:
         return None  # each thread has launches of its own
     calls: list[Call] = []
     stretch: list[Call] = []
     for call in (*run.program.calls, None):
         is_close = call is not None and (call.gap_ns <= MOST_SPACING_NS or not stretch)
-        if call is not None and is_close and not call.awaits:
+        is_same = call is not None and not (call.works and call.works[0] in cuts)
+        if call is not None and is_close and is_same and not call.awaits and all(place in places for place in call.works):
             stretch.append(call)
             continue
         calls += _as_graph(stretch, call_ns, node_ns)
         stretch = []
         if call is not None:
-            (calls if call.awaits else stretch).append(call)
-    calls += stretch
+            is_outside = call.awaits or not all(place in places for place in call.works)
+            (calls if is_outside else stretch).append(call)
     return run.with_program(calls=tuple(calls))
 
 
@@ -347,3 +394,43 @@ def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]
     cost_ns = call_ns + node_ns * len(places)
     gap_ns = stretch[0].gap_ns
     return [first._replace(gap_ns=gap_ns, cost_ns=cost_ns, works=places, latency_ns=first.latency_ns + cost_ns)]
+
+
+def _repeats(run: Run) -> tuple[int, int, int] | None:
+    """Find turns of a loop that launch the same on the same memory: from which work on, until which, and how long one is."""
+    works, touches = run.program.works, run.memory.touches
+    plain = [(work.lane, work.kind, work.blocks, work.size_bytes) for work in works]
+    spans: dict[int, list[int]] = {}  # By buffer: the first and the last work that uses it
+    for place, some in enumerate(touches):
+        for touch in some or ():
+            spans.setdefault(touch.buffer, [place, place])[1] = place
+    for period in range(1, min(MOST_PERIOD, len(works) // 2) + 1):
+        if _longest(plain, period)[1] < REPEATED_SHARE * len(works):
+            continue
+        keys = [(*plain[place], _relative(some, place, period, spans)) for place, some in enumerate(touches)]
+        begin, count = _longest(keys, period)
+        if count >= max(2 * period, REPEATED_SHARE * len(works)):
+            return begin, begin + count, period
+    return None
+
+
+def _longest(keys: Sequence[object], period: int) -> tuple[int, int]:
+    """Return from where on, and for how many, keys are those one period before; the first period counts."""
+    best, begin = (0, 0), 0
+    for place in range(period, len(keys) + 1):
+        if place == len(keys) or keys[place] is None or keys[place] != keys[place - period]:
+            best = max(best, (begin, place - begin), key=lambda one: one[1])
+            begin = place - period + 1
+    return best
+
+
+def _relative(touches: Sequence[Touch] | None, place: int, period: int, spans: Mapping[int, Sequence[int]]) -> object:
+    """Return what work touches; arrays that live for less than a turn, as results between, count by when they were made."""
+    if touches is None:
+        return object()  # like nothing else
+    found = []
+    for touch in touches:
+        first, last = spans[touch.buffer]
+        is_short = not touch.is_host and last - first < period
+        found.append((is_short, place - first if is_short else touch.buffer, *touch[1:]))
+    return tuple(found)

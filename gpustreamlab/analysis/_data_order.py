@@ -16,6 +16,9 @@ from gpustreamlab.typing import AccessCertainty, Int64Array
 Pairs = frozenset[tuple[int, int]]
 """Work, as places in `Program.works`, and what has to begin only when it has ended."""
 
+MOST_PARTS = 64
+"""Of so many parts, one after the other, an array is filled that is looked at as written anew."""
+
 
 class Touch(NamedTuple):
     """Memory that work uses."""
@@ -153,27 +156,64 @@ class _Users:
 
 def _edges(all_touches: Sequence[tuple[Touch, ...] | None], buffers: int) -> Iterable[tuple[int, int]]:
     versions: dict[int, list[_Users]] = {}
+    replacing = _replacing(all_touches) if buffers > 1 else {}
+    left: dict[int, int] = {}  # By buffer: until which work its newest version is still filled
     for work, touches in enumerate(all_touches):
         if not touches:
             continue
-        of_buffer: dict[int, list[Touch]] = {}
-        for touch in touches:
-            of_buffer.setdefault(touch.buffer, []).append(touch)
-        for buffer, own in of_buffer.items():
+        for buffer, own in _by_buffer(touches).items():
             past = versions.setdefault(buffer, [_Users()])
-            is_new = all(touch.is_write and not touch.is_host for touch in own) and past[-1].is_replaced_by(own)
-            older = past[-1]
-            if is_new:
-                # What used the place before: with one buffer the last version, with two the one before that.
-                older = past[-buffers] if len(past) >= buffers else _Users()
+            fill = replacing.get((work, buffer))
+            if fill is not None and left.get(buffer, -1) < work and past[-1].is_replaced_by(fill.writes):
+                left[buffer] = fill.last
                 past.append(_Users())
                 del past[: -buffers - 1]
+            older = past[-1:]
+            if left.get(buffer, -1) >= work:
+                # What used the place before: with two buffers the version before the last.
+                older = [past[-1], *past[:-buffers][-1:]]
             for touch in own:
-                for before in older.meet(touch):
+                for before in (before for users in older for before in users.meet(touch)):
                     if before != work:
                         yield before, work
             for touch in own:
                 past[-1].add(work, touch)
+
+
+def _by_buffer(touches: Iterable[Touch]) -> dict[int, list[Touch]]:
+    found: dict[int, list[Touch]] = {}
+    for touch in touches:
+        found.setdefault(touch.buffer, []).append(touch)
+    return found
+
+
+@dataclass(slots=True)
+class _Fill:
+    """Writes of an array that follow each other with no read between: by one work or by several, each of another part."""
+
+    writes: list[Touch]
+    last: int  # the work with the last of them
+
+    def meets(self, touches: Iterable[Touch]) -> bool:
+        """Tell whether some of that is written already."""
+        return any(one.begin < other.end and other.begin < one.end for one in touches for other in self.writes)
+
+
+def _replacing(all_touches: Sequence[tuple[Touch, ...] | None]) -> dict[tuple[int, int], _Fill]:
+    """Return what is written of a buffer until it is read, by the work with the first of these writes and the buffer."""
+    found: dict[tuple[int, int], _Fill] = {}
+    newest: dict[int, _Fill] = {}
+    for work, touches in enumerate(all_touches):
+        for buffer, own in _by_buffer(touches or ()).items():
+            if any(not touch.is_write or touch.is_host for touch in own):
+                newest.pop(buffer, None)
+                continue
+            fill = newest.get(buffer)
+            if fill is None or len(fill.writes) >= MOST_PARTS or fill.meets(own):
+                fill = newest[buffer] = found[work, buffer] = _Fill([], work)
+            fill.writes += own
+            fill.last = work
+    return found
 
 
 def across(program: Program, pairs: Iterable[tuple[int, int]]) -> Pairs:

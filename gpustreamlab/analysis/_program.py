@@ -91,6 +91,8 @@ class Program:
     """Of each stream; a lower number goes first."""
     parts: tuple[Part, ...] = ()
     """The partitions."""
+    names: tuple[str, ...] = ()
+    """What its streams are called where they are others than those of the trace."""
     has_calls: bool = False
     """Whether it is known when the host waited."""
     thread_count: int = 1
@@ -331,6 +333,9 @@ def _threads_of(trace: Trace, rows: Int64Array, place: Int64Array) -> list[list[
         by_lane.setdefault(lane, []).append(_HostSpan(queued_ns, queued_ns, -1, (work,)))
     threads = [_outermost(sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))) for spans in by_lane.values()]
     threads = [_held(trace, rows, spans) if is_known else spans for spans in threads if spans]
+    if trace.metadata.simulated and threads:
+        # Its host has one clock, which goes on in calls alone: threads make them in turn.
+        return [sorted((span for spans in threads for span in spans), key=lambda span: span.start_ns)]
     return _joined(threads) if is_known else threads
 
 

@@ -104,6 +104,10 @@ def test_with_two_buffers_a_whole_write_waits_for_the_version_before_the_last():
     assert sorted(memory.edges(2)) == [(0, 1), (0, 4), (1, 4), (2, 3), (4, 5)]
     part = touched([(1, 0, 8, "w")], [(1, 0, 8, "r")], [(1, 0, 4, "w")])
     assert part.edges(2) == part.edges()  # what is not written over is the same array
+    halves = ([(1, 0, 4, "w")], [(1, 4, 8, "w")], [(1, 0, 8, "r")])
+    assert sorted(touched(*(halves * 3)).edges(2)) == [
+        (0, 2), (0, 6), (1, 2), (1, 7), (2, 6), (2, 7), (3, 5), (4, 5), (6, 8), (7, 8),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(20))
