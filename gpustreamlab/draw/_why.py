@@ -136,7 +136,7 @@ def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int) -> dic
     trace = part.trace
     row, other, call, since_ns, _, start_ns, waited_ns, certainty, is_needed = (int(column[place]) for column in finding.pieces)
     text, fix = finding.text, finding.fix
-    if place:
+    if place and (finding.other is not None or finding.step < 0):  # else it is told of all of them at once
         sure, late = tuple(Certainty)[certainty] is Certainty.PROVED, finding.pieces
         text, fix = finding_texts(
             finding.code,
