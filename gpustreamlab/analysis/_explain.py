@@ -302,6 +302,8 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
         return finding
     if finding.code is Cause.GRID_FILLS_DEVICE:
         return replace(finding, bound_ns=0, fix=_sooner(trace, advice, finding))
+    if finding.code is Cause.EVENT_WAIT and not finding.pieces.is_needed.any():
+        return replace(finding, bound_ns=0, fix=LEFT_AS_IT_IS)
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))
 
 
