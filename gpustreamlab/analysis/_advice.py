@@ -38,6 +38,8 @@ ENOUGH_SHARE = 0.9
 """The fewest streams are advised that gain this share of what the best number of them does."""
 SAME_SHARE = 0.98
 """Of changes that gain about the same, the simplest is advised, which comes first."""
+ONE_STREAM_SHARE = 0.98
+"""A stream with so much of the work is as good as the only one: arrays are often made on another one, once."""
 ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
 """Causes of which one change is made: a further one of that kind would be another program."""
 USUAL_RATES: Mapping[int, float] = MappingProxyType({7: 13e9, 8: 27e9, 9: 53e9, 10: 53e9, 12: 53e9})
@@ -79,6 +81,13 @@ class Step:
         launched = [place for call in before.calls if call not in kept for place in call.works]
         waiting = [after for _, after in sorted(before.waits - after.waits)]
         return launched or waiting
+
+    @property
+    def held(self) -> list[tuple[int, int]]:
+        """Calls that waited and no longer do, each with the work that it launched or waited for, as rows of the trace."""
+        program, kept = self.before.program, frozenset(self.after.program.calls)
+        gone = [call for call in program.calls if call.row >= 0 and call.awaits and call not in kept]
+        return [(call.row, program.works[(call.works or call.awaits)[0]].row) for call in gone]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,7 +324,7 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
         found += _options_of_host(run, calls)
     found.append(Option("fine_waits", Cause.EVENT_WAIT, _one(changes.fine_waits)))
     found.append(Option("two_buffers", Cause.EVENT_WAIT, _one(changes.two_buffers)))
-    if len({work.lane for work in program.works}) == 1 and any(run.memory.touches):
+    if program.main_lane[1] >= ONE_STREAM_SHARE and any(run.memory.touches):
         found.append(Option("by_role", Cause.SAME_LANE, _one(changes.by_role)))
         found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True))
     found.append(Option("split_copies", Cause.SAME_LANE, _one(changes.split_copies)))

@@ -10,6 +10,7 @@ from gpustreamlab.analysis._advice import Step
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import Trace, display_name
+from gpustreamlab.typing import LaneKind
 
 _NAME_WIDTH = 40
 _MOST_NAMES = 3
@@ -37,7 +38,8 @@ def _pinned(trace: Trace, step: Step) -> tuple[str, str]:
             )
             lines.append("x.get(out=pinned, blocking=False)" if kind == DOWNLOAD else "x.set(pinned)")
     fix = f"Let the host's side be pinned = lab.memory.pinned_empty(shape, dtype), then {' and '.join(lines)}."
-    return " ".join(told), f"{fix}{_new_waits(trace, step, ' As the host then goes on, streams must wait: ')}"
+    waits = _new_waits(trace, step, "As the host then goes on, streams must wait: ")
+    return " ".join(told), f"{fix} {waits}".rstrip()
 
 
 def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
@@ -78,13 +80,27 @@ def _new_waits(trace: Trace, step: Step, head: str) -> str:
     new = [pair for pair in _lane_pairs(step.after.program, step.after.program.waits) if pair not in known]
     if not new:
         return ""
-    typed = ", ".join(f"lab.stream({name(after)}).wait({name(before)})" for before, after in new[:_MOST_LINES])
-    return f"{head}{typed}{_so_on(len(new))}."
+    own = [pair for pair in new if not any(_is_foreign(trace, lane) for lane in pair)]
+    typed = ", ".join(f"lab.stream({name(after)}).wait({name(before)})" for before, after in own[:_MOST_LINES])
+    said = [f"{head}{typed}{_so_on(len(own))}."] if own else []
+    for lane in sorted({lane for pair in new for lane in pair if _is_foreign(trace, lane)})[:_MOST_LINES]:
+        others = sorted({name(other) for pair in new if lane in pair for other in pair if other != lane})
+        said.append(
+            f"{name(lane)} shares arrays with {_listed(others)}: launch its work with lab.on(...), and let one stream wait for "
+            "the other, or call lab.synchronize() once in between."
+        )
+    return " ".join(said)
 
 
 def _so_on(count: int) -> str:
     """Say that there are more pairs of streams than were told."""
     return f", and so for {count_text(count - _MOST_LINES, 'pair')} of streams more" if count > _MOST_LINES else ""
+
+
+def _is_foreign(trace: Trace, lane: int) -> bool:
+    """Tell whether a stream is not of the session though others are: it has no name there, so that none can wait for it."""
+    are_outside = [one.outside for one in trace.lanes if one.kind is LaneKind.STREAM]
+    return lane < len(trace.lanes) and trace.lanes[lane].outside and not all(are_outside)
 
 
 def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
@@ -125,7 +141,7 @@ def _streams(trace: Trace, step: Step) -> tuple[str, str]:
     name = _namer(trace, step)
     after = step.after.program
     used = sorted({work.lane for work in after.works})
-    own = name(step.before.program.works[0].lane)
+    own = name(step.before.program.main_lane[0])
     what = {KERNEL: "kernels", UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
     roles: dict[int, list[str]] = {}
     for lane in used:

@@ -25,7 +25,7 @@ from gpustreamlab.analysis._changes import apart
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast
 from gpustreamlab.analysis._overlap import concurrency
-from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns
+from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns, pieces_on_time
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
@@ -265,7 +265,7 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is
         if not own and is_part:
             continue
         first = step.before.program.works[step.places[0] if step.places else 0]
-        base = _joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns)
+        base = _joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, step.held)
         text, fix = step_texts(trace, step)
         told.append(
             replace(
@@ -304,6 +304,8 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
         return finding
     if finding.code is Cause.GRID_FILLS_DEVICE:
         return replace(finding, bound_ns=0, fix=_sooner(trace, advice, finding))
+    if finding.code is Cause.EVENT_WAIT and not finding.pieces.is_needed.any():
+        return replace(finding, bound_ns=0, fix=LEFT_AS_IT_IS)
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))
 
 
@@ -346,8 +348,10 @@ def _sooner(trace: Trace, advice: Advice, finding: Finding) -> str:
     )
 
 
-def _finding_of(trace: Trace, row: int, code: Cause, waited_ns: int) -> Finding:
-    """Make a finding of work that was not late, to be told with other words."""
+def _finding_of(trace: Trace, row: int, code: Cause, waited_ns: int, held: Sequence[tuple[int, int]] = ()) -> Finding:
+    """Make a finding of work that was not late, to be told with other words; of calls that stood still, with their work."""
+    pieces = pieces_on_time(trace, row, waited_ns, held)
+    row = int(pieces.row[0])
     stream = trace.lanes[int(trace.lane[row])].name
     return Finding(
         code=code,
@@ -357,14 +361,14 @@ def _finding_of(trace: Trace, row: int, code: Cause, waited_ns: int) -> Finding:
         saves_ns=0,
         bound_ns=0,
         waited_ns=0,
-        piece_count=1,
+        piece_count=len(pieces.row),
         pair_count=1,
         row=row,
         other_row=-1,
-        call_row=-1,
+        call_row=int(pieces.call_row[0]),
         text="",
         fix="",
-        pieces=_one_piece(trace, row, waited_ns=waited_ns),
+        pieces=pieces,
     )
 
 
@@ -402,16 +406,9 @@ def _not_offered(
             call_row=-1,
             text=happened.format(**words),
             fix=fix,
-            pieces=_one_piece(trace, row, waited_ns=min(missing_ns, unexplained_ns)),
+            pieces=pieces_on_time(trace, row, min(missing_ns, unexplained_ns)),
         )
     ]
-
-
-def _one_piece(trace: Trace, row: int, *, waited_ns: int) -> LatePieces:
-    """Return work that was not late."""
-    start_ns = int(trace.start_ns[row])
-    figures = (row, -1, -1, start_ns, start_ns, start_ns, waited_ns, SURE.index(Certainty.PROVED), 0)
-    return LatePieces(*(np.array([figure]) for figure in figures))
 
 
 def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._needs import NEEDS, DataEdges, data_edges, shared_lanes, wait_needs
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, MarkerKind, Need
+from gpustreamlab.typing import BoolArray, Certainty, EdgeKind, Int64Array, MarkerKind, Need
 
 CLOSE_NS = 4_000
 """Work of one stream that follows within this time is one piece: a card starts the next kernel of a stream 1 to 2 us after the
@@ -298,6 +299,16 @@ def _rest_of_run(lasted_ns: Int64Array, runs: Int64Array) -> Int64Array:
     found: Int64Array = np.cumsum(lasted_ns[::-1])[::-1]
     found -= np.repeat(np.append(found[runs[1:]], 0), np.diff(runs, append=len(lasted_ns)))
     return found
+
+
+def pieces_on_time(trace: Trace, row: int, waited_ns: int, held: Sequence[tuple[int, int]] = ()) -> LatePieces:
+    """Return work that was not late: one row, or those of calls that stood still, the longest call first."""
+    calls, rows = np.array(held or [(-1, row)], np.int64).T
+    lasted_ns = trace.duration_ns[calls] if held else np.array([waited_ns])
+    order = np.argsort(-lasted_ns, kind="stable")
+    calls, rows, lasted_ns, none = calls[order], rows[order], lasted_ns[order], np.full(len(rows), -1)
+    start_ns, sure = trace.start_ns[rows], np.full(len(rows), tuple(Certainty).index(Certainty.PROVED))
+    return LatePieces(rows, none, calls, start_ns, start_ns, start_ns, lasted_ns, sure, np.zeros_like(rows))
 
 
 def launch_latency_ns(delay_ns: Int64Array) -> int:

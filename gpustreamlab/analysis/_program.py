@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -97,6 +98,15 @@ class Program:
     """Whether it is known when the host waited."""
     thread_count: int = 1
     """How many threads launched."""
+
+    @property
+    def main_lane(self) -> tuple[int, float]:
+        """The stream whose work takes longest alone, and its share of what all work does."""
+        alone_ns = Counter[int]()
+        for work in self.works:
+            alone_ns[work.lane] += work.alone_ns
+        lane, most_ns = alone_ns.most_common(1)[0]
+        return lane, most_ns / max(1, alone_ns.total())
 
     def change(self, **changed: object) -> Program:
         """Return the same with some of it changed."""

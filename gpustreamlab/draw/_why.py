@@ -128,31 +128,38 @@ def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: 
 
 def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any]:
     count = min(LISTED_PIECES, len(finding.pieces.row))
-    pieces = [_piece_entry(drawn, part, finding, place) for place in range(count)]
+    texts = [(finding.text, finding.fix)]
+    if count > 1:
+        first, *others = (_piece_texts(part.trace, finding, place) for place in range(count))
+        # What is said of all of them, as one change mends them or none does, holds for each.
+        own_text, own_fix = finding.other is not None or finding.step < 0, first[1] == finding.fix
+        texts += [(text if own_text else finding.text, fix if own_fix else finding.fix) for text, fix in others]
+    pieces = [_piece_entry(drawn, part, finding, place, words) for place, words in enumerate(texts)]
     return {"head": f"{part.label}{finding.head}", "count": finding.piece_count, "pieces": pieces}
 
 
-def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int) -> dict[str, Any]:
-    trace = part.trace
-    row, other, call, since_ns, _, start_ns, waited_ns, certainty, is_needed = (int(column[place]) for column in finding.pieces)
-    text, fix = finding.text, finding.fix
-    if place:
-        sure, late = tuple(Certainty)[certainty] is Certainty.PROVED, finding.pieces
-        text, fix = finding_texts(
-            finding.code,
-            trace,
-            late,
-            piece=place,
-            before=other,
-            call=call,
-            waited_ns=waited_ns,
-            is_proved=sure,
-            is_needed=bool(is_needed),
-        )
-        fix = finding.fix if finding.step >= 0 else fix  # what is to change is of all of them
+def _piece_texts(trace: Trace, finding: Finding, place: int) -> tuple[str, str]:
+    """Return what happened to one piece of a finding, and what to do, as if it were the only one."""
+    _, other, call, _, _, _, waited_ns, certainty, is_needed = (int(column[place]) for column in finding.pieces)
+    return finding_texts(
+        finding.code,
+        trace,
+        finding.pieces,
+        piece=place,
+        before=other,
+        call=call,
+        waited_ns=waited_ns,
+        is_proved=tuple(Certainty)[certainty] is Certainty.PROVED,
+        is_needed=bool(is_needed),
+    )
+
+
+def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int, words: tuple[str, str]) -> dict[str, Any]:
+    row, other, call, since_ns, _, start_ns, *_ = (int(column[place]) for column in finding.pieces)
     told = (("late", row), ("other", other), ("call", call))
     spans = {name: drawn.span(int(part.rows[at])) for name, at in told if at >= 0}
-    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - drawn.zero_ns, "text": text, "fix": fix}
+    since = (start_ns if finding.code in ON_TIME else since_ns) - drawn.zero_ns
+    return spans | {"since": since, "text": words[0], "fix": words[1]}
 
 
 def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. ac758cfef70b5bf41550f213e742bdab657fb24c16ff6bf28b43530f209d0287
+// Made by scripts/bundle_viewer.py. 5c8cc266d56fde927fe1e04ac55597a0c47e3000b9f78ce75013775bdbb2c87f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3705,13 +3705,15 @@ var gpustreamlab = (() => {
     entries.forEach((entry) => {
       entry.hidden = !entry.textContent;
     });
+    Object.assign(chips.style, { height: "0", overflow: "clip" });
     for (let left = unnamed; ; left += last.pop().matches(".gsl-of") ? 0 : 1) {
       more.hidden = !left;
       more.textContent = `+ ${formatCount(left)} more`;
       const tops = [...chips.children].filter((child) => !child.hidden).map((child) => child.offsetTop + child.offsetHeight / 2);
-      if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return;
+      if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) break;
       last.at(-1).hidden = true;
     }
+    Object.assign(chips.style, { height: "", overflow: "" });
   }
   function fillSheet(sheet, nameCount, chips) {
     const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0;

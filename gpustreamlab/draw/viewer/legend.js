@@ -103,13 +103,16 @@ function chipsOf(view, of, entries) {
 function fitLegend(chips, { entries, left: unnamed }) {
   const more = chips.querySelector(".gsl-more"), last = [...entries]
   entries.forEach(entry => { entry.hidden = !entry.textContent })
+  // Without height meanwhile: a second line could make the page scroll, and the scroll bar take the room that is measured.
+  Object.assign(chips.style, { height: "0", overflow: "clip" })
   for (let left = unnamed; ; left += last.pop().matches(".gsl-of") ? 0 : 1) {
     more.hidden = !left
     more.textContent = `+ ${formatCount(left)} more`
     const tops = [...chips.children].filter(child => !child.hidden).map(child => child.offsetTop + child.offsetHeight / 2)
-    if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return
+    if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) break
     last.at(-1).hidden = true
   }
+  Object.assign(chips.style, { height: "", overflow: "" })
 }
 
 function fillSheet(sheet, nameCount, chips) {
