@@ -414,10 +414,12 @@ def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]
 def _repeats(run: Run) -> tuple[int, int, int] | None:
     """Find turns of a loop that launch the same on the same memory: from which work on, until which, and how long one is."""
     works, touches = run.program.works, run.memory.touches
-    spans: dict[int, list[int]] = {}  # By buffer: the first and the last work that uses it
+    spans: dict[int, list[int]] = {}  # By buffer that work itself makes: the first and the last work that uses it
     for place, some in enumerate(touches):
+        read = {touch.buffer for touch in some or () if touch.is_host or not touch.is_write}
         for touch in some or ():
-            spans.setdefault(touch.buffer, [place, place])[1] = place
+            first = -MOST_PERIOD if touch.buffer in read else place  # what was there before lives on from then
+            spans.setdefault(touch.buffer, [first, place])[1] = place
     plain = [(work.lane, work.kind, work.blocks, work.size_bytes) for work in works]
     # What lives on through the longest turn is the same memory in each, whatever the turn.
     rough = _codes([(*key, _lasting(some, spans)) for key, some in zip(plain, touches, strict=True)])
@@ -453,7 +455,7 @@ def _lasting(touches: Sequence[Touch] | None, spans: Mapping[int, Sequence[int]]
     """Return the memory that work touches which lives on for long; of memory of the host all."""
     if touches is None:
         return object()  # like nothing else
-    return tuple(one for one in touches if one.is_host or spans[one.buffer][1] - spans[one.buffer][0] >= MOST_PERIOD)
+    return tuple(one for one in touches if spans[one.buffer][1] - spans[one.buffer][0] >= MOST_PERIOD)
 
 
 def _relative(touches: Sequence[Touch] | None, place: int, period: int, spans: Mapping[int, Sequence[int]]) -> object:
@@ -463,6 +465,6 @@ def _relative(touches: Sequence[Touch] | None, place: int, period: int, spans: M
     found = []
     for touch in touches:
         first, last = spans[touch.buffer]
-        is_short = not touch.is_host and last - first < period
+        is_short = last - first < period
         found.append((is_short, place - first if is_short else touch.buffer, *touch[1:]))
     return tuple(found)
