@@ -209,7 +209,7 @@ def _in_turn(trace: Trace, step: Step) -> tuple[str, str]:
     name = _namer(trace, step)
     lanes = list(dict.fromkeys(work.lane for work in step.before.program.works))
     names = [name(lane) for lane in lanes[:2]]
-    text = f"All of {names[0]} was launched before {_listed(names[1:])}, which had nothing to do until then."
+    text = f"Much of {names[0]} was launched in a row before {_listed(names[1:])}, which had nothing to do until then."
     return text, f"Launch in turn: one piece on {names[0]}, then one on {_listed(names[1:])}, and so on."
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from gpustreamlab.analysis._data_order import Memory, Touch, across, host_orders, kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work
+from gpustreamlab.typing import Int64Array
 
 SMALL_BYTES = 1 << 16
 """A smaller copy of pageable memory is a value that the host reads: the wait is the cause, not the memory."""
@@ -20,12 +24,16 @@ MOST_SPACING_NS = 100_000
 """Between launches that follow closer than this the host does little else; what it does more is no matter of a graph."""
 ROLES = ("uploads", "kernels", "downloads")
 """Streams of a program of which each does one kind of work."""
+LEAST_BLOCK = 4
+"""From so many launches on one stream in a row on, in the mean, it is worth to launch in turn."""
 MOST_FIRST = 8
 """Of up to so many streams it is tried what a priority gains."""
 FEWEST_NODES = 4
 """From how many launches on a graph is worth it."""
 MOST_PERIOD, MOST_NODES = 256, 64
 """The longest body of a loop that is looked for, in launches; and up to how many launches some turns of it are one graph."""
+MOST_TRIES = 8
+"""So many lengths of a turn are looked at closely."""
 REPEATED_SHARE = 0.75
 """How much of the launches has to be turns of one loop."""
 
@@ -289,6 +297,13 @@ def calls_of(run: Run, rows: Collection[int], cost_ns: int) -> Run | None:
     return run.with_program(calls=calls) if calls != run.program.calls else None
 
 
+def is_in_blocks(program: Program) -> bool:
+    """Tell whether launches come stream by stream, many of one in a row."""
+    lanes = [program.works[place].lane for call in program.calls for place in call.works]
+    rows = 1 + sum(lane != before for before, lane in pairwise(lanes))
+    return len({*lanes}) > 1 and len(lanes) >= LEAST_BLOCK * rows
+
+
 def in_turn(run: Run) -> Run | None:
     """Launch what stands between two waits of the host stream by stream in turn, each after what it waits for."""
     program = run.program
@@ -399,38 +414,57 @@ def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]
 def _repeats(run: Run) -> tuple[int, int, int] | None:
     """Find turns of a loop that launch the same on the same memory: from which work on, until which, and how long one is."""
     works, touches = run.program.works, run.memory.touches
-    plain = [(work.lane, work.kind, work.blocks, work.size_bytes) for work in works]
-    spans: dict[int, list[int]] = {}  # By buffer: the first and the last work that uses it
+    spans: dict[int, list[int]] = {}  # By buffer that work itself makes: the first and the last work that uses it
     for place, some in enumerate(touches):
+        read = {touch.buffer for touch in some or () if touch.is_host or not touch.is_write}
         for touch in some or ():
-            spans.setdefault(touch.buffer, [place, place])[1] = place
+            first = -MOST_PERIOD if touch.buffer in read else place  # what was there before lives on from then
+            spans.setdefault(touch.buffer, [first, place])[1] = place
+    plain = [(work.lane, work.kind, work.blocks, work.size_bytes) for work in works]
+    # What lives on through the longest turn is the same memory in each, whatever the turn.
+    rough = _codes([(*key, _lasting(some, spans)) for key, some in zip(plain, touches, strict=True)])
+    tries = 0
     for period in range(1, min(MOST_PERIOD, len(works) // 2) + 1):
-        if _longest(plain, period)[1] < REPEATED_SHARE * len(works):
+        if _longest(rough, period)[1] < REPEATED_SHARE * len(works):
             continue
-        keys = [(*plain[place], _relative(some, place, period, spans)) for place, some in enumerate(touches)]
+        keys = _codes([(*plain[place], _relative(some, place, period, spans)) for place, some in enumerate(touches)])
         begin, count = _longest(keys, period)
         if count >= max(2 * period, REPEATED_SHARE * len(works)):
             return begin, begin + count, period
+        tries += 1
+        if tries == MOST_TRIES:
+            break
     return None
 
 
-def _longest(keys: Sequence[object], period: int) -> tuple[int, int]:
-    """Return from where on, and for how many, keys are those one period before; the first period counts."""
-    best, begin = (0, 0), 0
-    for place in range(period, len(keys) + 1):
-        if place == len(keys) or keys[place] is None or keys[place] != keys[place - period]:
-            best = max(best, (begin, place - begin), key=lambda one: one[1])
-            begin = place - period + 1
-    return best
+def _codes(keys: Sequence[object]) -> Int64Array:
+    """Return a number for each key, the same for the same."""
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+
+
+def _longest(codes: Int64Array, period: int) -> tuple[int, int]:
+    """Return from where on, and for how many, codes are those one period before; the first period counts."""
+    others = np.flatnonzero(codes[period:] != codes[:-period])
+    edges = np.concatenate(([-1], others, [len(codes) - period]))
+    longest = int(np.argmax(np.diff(edges)))
+    return int(edges[longest]) + 1, int(edges[longest + 1] - edges[longest]) - 1 + period
+
+
+def _lasting(touches: Sequence[Touch] | None, spans: Mapping[int, Sequence[int]]) -> object:
+    """Return the memory that work touches which lives on for long; of memory of the host all."""
+    if touches is None:
+        return object()  # like nothing else
+    return tuple(one for one in touches if spans[one.buffer][1] - spans[one.buffer][0] >= MOST_PERIOD)
 
 
 def _relative(touches: Sequence[Touch] | None, place: int, period: int, spans: Mapping[int, Sequence[int]]) -> object:
     """Return what work touches; arrays that live for less than a turn, as results between, count by when they were made."""
     if touches is None:
-        return object()  # like nothing else
+        return object()
     found = []
     for touch in touches:
         first, last = spans[touch.buffer]
-        is_short = not touch.is_host and last - first < period
+        is_short = last - first < period
         found.append((is_short, place - first if is_short else touch.buffer, *touch[1:]))
     return tuple(found)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import MOST_WORKS, Advice, advise, delays_with_priority, read_run
+from gpustreamlab.analysis._advice import MOST_WORKS, Advice, Step, advise, delays_with_priority, read_run
 from gpustreamlab.analysis._advice_text import step_texts
 from gpustreamlab.analysis._busy import (
     counted_kinds,
@@ -23,7 +23,7 @@ from gpustreamlab.analysis._busy import (
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._changes import apart
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
-from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast
+from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns, pieces_on_time
 from gpustreamlab.analysis._replay import Impossible, replay
@@ -261,11 +261,12 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is
     told = []
     for number, step in enumerate(advice.steps):
         causes = next((some for some in SAME_KIND if step.cause in some), frozenset({step.cause}))
-        own = sorted((one for one in left if one.code in causes), key=lambda one: (one.code is not step.cause, -one.waited_ns))
+        own = [one for one in left if one.code in causes and _is_of_step(trace, one, step)]
+        own.sort(key=lambda one: (one.code is not step.cause, -one.waited_ns))
         if not own and is_part:
             continue
         first = step.before.program.works[step.places[0] if step.places else 0]
-        base = _joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, step.held)
+        base = joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, step.held)
         text, fix = step_texts(trace, step)
         told.append(
             replace(
@@ -277,25 +278,19 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is
                 fix=fix or base.fix,
             )
         )
-        left = [one for one in left if one.code not in causes]
+        left = [one for one in left if not any(one is mended for mended in own)]
     return [*told, *left]
 
 
-def _joined(findings: Sequence[Finding]) -> Finding:
-    """Return findings that one change mends as one, with the words of the first and the pieces of all."""
-    if len(findings) == 1:
-        return findings[0]
-    columns = [np.concatenate(parts) for parts in zip(*(one.pieces for one in findings), strict=True)]
-    pieces = LatePieces(*columns)
-    order = np.lexsort((np.arange(len(pieces.row)), -pieces.waited_ns))
-    order = np.append(0, order[order != 0])  # the words are of the first
-    return replace(
-        findings[0],
-        pieces=LatePieces(*(column[order] for column in columns)),
-        piece_count=sum(one.piece_count for one in findings),
-        pair_count=sum(one.pair_count for one in findings),
-        waited_ns=sum(one.waited_ns for one in findings),
-    )
+def _is_of_step(trace: Trace, finding: Finding, step: Step) -> bool:
+    """Tell whether a change leaves out what a finding tells of: of waits of streams those between the same two."""
+    program = step.before.program
+    gone = program.waits - step.after.program.waits
+    if finding.code is not Cause.EVENT_WAIT or finding.pair_count > 1 or program.names:
+        return True
+    names = [lane.name for lane in trace.lanes]
+    lanes = {(program.works[before].lane, program.works[after].lane) for before, after in gone}
+    return any((names[before], names[after]) == (finding.other, finding.stream) for before, after in lanes)
 
 
 def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis._host_waits import calls_by
@@ -97,6 +100,23 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.code} ({self.certainty}): {self.text} {self.fix} See {self.page}."
+
+
+def joined(findings: Sequence[Finding]) -> Finding:
+    """Return findings that one change mends as one, with the words of the first and the pieces of all."""
+    if len(findings) == 1:
+        return findings[0]
+    columns = [np.concatenate(parts) for parts in zip(*(one.pieces for one in findings), strict=True)]
+    pieces = LatePieces(*columns)
+    order = np.lexsort((np.arange(len(pieces.row)), -pieces.waited_ns))
+    order = np.append(0, order[order != 0])  # the words are of the first
+    return replace(
+        findings[0],
+        pieces=LatePieces(*(column[order] for column in columns)),
+        piece_count=sum(one.piece_count for one in findings),
+        pair_count=sum(one.pair_count for one in findings),
+        waited_ns=sum(one.waited_ns for one in findings),
+    )
 
 
 def told_columns(finding: Finding) -> list[str]:

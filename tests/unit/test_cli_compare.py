@@ -47,7 +47,7 @@ def runs(tmp_path, monkeypatch):
         ("slow", ["--expect", "wall < 4 ms", "--expect", "count(gemm) == 4"], 1),
         ("slow", ["--expect", "wall < 5 ms", "--expect", "count(gemm) == 4"], 0),
         ("none", [], 2),
-        ("base", ["--expect", "overlap(copy, comptue) >= 0.6"], 2),
+        ("base", ["--expect", "overlap(copy, computer) >= 0.6"], 2),
         ("base", ["--expect", "overlap >= 0.6"], 2),
         ("base", ["--expect", "wall < 4"], 2),
         ("base", ["--expect", "speed > 4"], 2),

@@ -12,6 +12,7 @@ from gpustreamlab.analysis import _advice, is_work
 from gpustreamlab.model import SPAN_KINDS, Accesses
 from gpustreamlab.typing import Cause, Change, SpanKind
 from gpustreamlab.workloads import spin
+from tests.helpers import advice_kin  # noqa: F401 - its programs are among `PAIRS`
 from tests.helpers.advice_programs import PAIRS
 
 MS = 1_000_000
@@ -102,6 +103,46 @@ def test_one_change_after_the_other_is_told_in_the_order_of_gain():
     assert told[1].head.startswith("HOST_SYNC_DEVICE: after that saves ")
     assert "with the two changes below" in found.headline
     assert found.gain_ns == pytest.approx(wall_ns(bad) - wall_ns(good), rel=0.05)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("chains_that_share_nothing_on_one_stream", "Give a stream each to kernels that share no data in turn on 8 streams"),
+        ("copies_both_ways_on_one_stream", "Give copies to the host a stream of their own: lab.stream('other')"),
+        ("small_pageable_uploads_behind_kernels", "Copy small arrays from pinned memory, too"),
+        ("streams_that_meet_after_each_round", "lab.stream('z').wait('w'), lab.stream('w').wait('x')"),
+        ("streams_that_meet_after_each_round", ", and so for 4 pairs of streams more: no array asks for it."),
+        ("an_upload_ahead_that_the_kernel_waits_for_too", "let 'comp' wait for the one that it needs"),
+        ("get_blocks", "Where the host itself reads a result, or writes over what is copied, keep the wait."),
+    ],
+)
+def test_what_is_to_be_typed_names_the_streams_and_says_what_it_leaves_out(name, said):
+    found = record(PAIRS[name][0], "bad").explain()
+    assert said in found.findings[0].fix
+    assert "host: " not in "".join(one.fix for one in found.findings)
+
+
+def test_the_wait_that_is_mended_is_told_and_the_others_stay():
+    first, *others = record(PAIRS["one_buffer"][0], "bad").explain().findings
+    assert first.text == "'up' waited until 'comp' had read the array that it writes over."
+    assert [(one.stream, one.other, one.saves_ns) for one in others] == [("down", "comp", 0)]
+    assert others[0].fix.startswith("Keep this wait")
+
+
+@pytest.mark.parametrize(("side", "is_told"), [("same", True), ("other", False)])
+def test_a_graph_is_promised_where_turns_of_a_loop_use_the_same_memory(side, is_told):
+    with gsl.Session("sim") as lab:
+        stream, values = lab.stream("a"), [lab.xp.ones((32, 32), "f4") for _ in range(60)]
+        lab.synchronize()
+        lab.clear()
+        for i in range(60):
+            with lab.on(stream, "step"):
+                values[0 if side == "same" else i] *= 2
+        lab.synchronize()
+        found = lab.trace.explain()
+    assert (found.gain_ns > 0.3 * found.forecast.measured_ns) is is_told, str(found)
 
 
 def test_a_long_run_is_looked_at_in_pieces_that_stand_for_the_whole(monkeypatch):

@@ -69,6 +69,17 @@ def test_a_kernel_that_hides_what_it_writes_teaches_nothing(made, monkeypatch):
     assert rows[1][1:] == (0, 0, 0, "w", "unknown"), "it uses more than is known"
 
 
+def test_a_spin_that_is_given_no_memory_is_known_to_touch_nothing(made, monkeypatch):
+    monkeypatch.setattr(made.reader, "_name_of", lambda function: "spin" if function == 8 else "other")
+    made.launch(8, 200_000, 0)
+    made.launch(9, A, C)
+    made.launch(8, B)
+    made.launch(7, 200_000, 0)
+    rows = made.read()
+    assert rows[0][1:] == (0, 0, 0, "r", "known")
+    assert [row[4:] for row in rows[1:]] == [("r", "learned"), ("w", "learned"), ("w", "learned")]
+
+
 def test_copies_and_fills_have_exact_extents(made):
     made.copy(A + 100, B + 200, 50)
     made.call("cuMemsetD32Async", stream=16, target=C + 4, size=16)

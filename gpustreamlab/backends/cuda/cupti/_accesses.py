@@ -50,6 +50,8 @@ _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
 _HIDING = ("nccl", "nvshmem")
 """How functions begin that find what they write by pointers in device memory."""
+_SPIN = "spin"
+"""The kernel of `workloads.spin`, which touches nothing where it is given no memory."""
 _SEGMENT = (1 << 21) - 1
 _GRAIN_BITS = 8
 _ANY = 0
@@ -318,6 +320,8 @@ class AccessReader:
             if is_write or certainty == UNKNOWN:
                 flags |= IS_WRITE
             rows.append((block.number, begin - block.start, end - block.start, flags))
+        if not rows and role is Role.LAUNCH and certainty == KNOWN:
+            rows.append((_ANY, 0, 0, KNOWN))  # it is known to touch nothing
         if is_cut and rows:
             rows.append((_ANY, 0, 0, IS_WRITE | UNKNOWN))
         return rows
@@ -327,16 +331,13 @@ class AccessReader:
         return self.has_unseen_pool and not (block.end - block.start) & _SEGMENT
 
     def _launch(self, handle: int, own: list[int], flags: int) -> tuple[str, list[_Touch], int]:
-        function = self._functions.get(handle)
-        if function is None:
-            if len(self._functions) >= KEPT_FUNCTIONS:
-                self._functions.clear()
-            function = self._functions[handle] = _Function(self._name_of(handle))
-        found = []
+        function, found = self._function(handle), []
         for word in own:
             block = self._find(word & _ADDRESS)
             if block is not None and not block.is_pool:
                 found.append((word >> _PLACE_BITS, word & _ADDRESS, block))
+        if not found and function.name == _SPIN and not flags & _OPAQUE:
+            return _SPIN, [], KNOWN
         if not found or flags & _OPAQUE or function.is_opaque:
             self._opaque_count += 1  # it may have written anything
         for place, _, block in found:
@@ -354,6 +355,14 @@ class AccessReader:
             for _, address, block in found
         }
         return function.name, [*touches.values()], LEARNED if outputs or writes_all else UNKNOWN
+
+    def _function(self, handle: int) -> _Function:
+        function = self._functions.get(handle)
+        if function is None:
+            if len(self._functions) >= KEPT_FUNCTIONS:
+                self._functions.clear()
+            function = self._functions[handle] = _Function(self._name_of(handle))
+        return function
 
     def _exact(self, address: int, size: int, *, is_write: bool) -> Iterable[_Touch]:
         block = self._find(address) if address and size else None

@@ -1,0 +1,219 @@
+"""Further programs of the kinds in `advice_programs`, each of which once was told something wrong."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from gpustreamlab.typing import Cause
+from gpustreamlab.workloads import spin
+from tests.helpers.advice_programs import HOST_SYNC, Steps, pair
+
+
+def with_names(lab, which, bad, count=8, side=640):
+    """Run a pipeline whose streams are called otherwise: equal names are one stream."""
+    steps = Steps(lab, count, side, names=bad if which == "bad" else ("up", "comp", "down"))
+
+    def work():
+        for i in range(count):
+            steps.step(i)
+
+    return work
+
+
+@pair(Cause.SAME_LANE)
+def copies_both_ways_on_one_stream(lab, which):
+    return with_names(lab, which, ("copy", "comp", "copy"), side=896)
+
+
+@pair(Cause.SAME_LANE)
+def downloads_on_the_stream_of_the_kernels(lab, which):
+    return with_names(lab, which, ("up", "comp", "comp"), count=12)
+
+
+@pair(Cause.SAME_LANE)
+def uploads_on_the_stream_of_the_kernels(lab, which):
+    return with_names(lab, which, ("comp", "comp", "down"), count=12)
+
+
+@pair(Cause.EVENT_WAIT)
+def one_buffer_that_is_filled_in_halves(lab, which):
+    size = 1 if which == "bad" else 2
+    steps = Steps(lab, 10, 896, buffers=size)
+
+    def work():
+        free = [None] * size
+        for i in range(10):
+            place = i % size
+            if free[place]:
+                steps.up.wait(free[place])
+            for half in (slice(448), slice(448, 896)):
+                with lab.on(steps.up, "up"):
+                    steps.arrays[place][half].set(steps.source[i][half])
+            steps.comp.wait(steps.up)
+            steps.product(place)
+            free[place] = steps.comp.record()
+
+    return work
+
+
+@pair(Cause.PAGEABLE_COPY)
+def two_threads_with_pageable_uploads(lab, which):
+    pipelines = [Steps(lab, 6, names=(f"u{turn}", f"c{turn}", f"d{turn}")) for turn in range(2)]
+    hosts = [steps.source if which == "good" else np.ones((6, 640, 640), "f4") for steps in pipelines]
+
+    def loop(steps, host):
+        for i in range(6):
+            steps.upload(i, host[i])
+            steps.comp.wait(steps.up)
+            steps.product(i)
+            steps.down.wait(steps.comp)
+            steps.download(i)
+
+    def work():
+        threads = [threading.Thread(target=loop, args=pair) for pair in zip(pipelines, hosts, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return work
+
+
+@pair(*HOST_SYNC)
+def small_pageable_uploads_behind_kernels(lab, which):
+    streams, weights = [lab.stream(name) for name in ("one", "two")], lab.xp.ones((640, 640), "f4")
+    arrays = [lab.xp.empty((64, 64), "f4") for _ in range(10)]
+    host = np.ones((10, 64, 64), "f4") if which == "bad" else lab.memory.pinned_empty((10, 64, 64), "f4")
+
+    def work():
+        kept = []
+        for i in range(10):
+            with lab.on(streams[i % 2], "mm"):
+                kept.append(weights @ weights)
+                arrays[i].set(host[i])
+                kept.append(arrays[i] * 2)
+        return kept
+
+    return work
+
+
+@pair(Cause.EVENT_WAIT)
+def streams_that_meet_after_each_round(lab, which):
+    streams = [lab.stream(name) for name in "wxyz"]
+
+    def work():
+        for turn in range(6):
+            for place, stream in enumerate(streams):
+                spin(lab, 30_000 * (1 + (place + turn) % 4), blocks=12, stream=stream.name)
+            if which == "bad":
+                events = [stream.record() for stream in streams]
+                for stream in streams:
+                    for event in events:
+                        stream.wait(event)
+
+    return work
+
+
+@pair(Cause.EVENT_WAIT)
+def an_upload_ahead_that_the_kernel_waits_for_too(lab, which):
+    steps = Steps(lab, 2, 896)
+
+    def work():
+        steps.upload(0)
+        done = steps.up.record()
+        for i in range(2):
+            ready = done
+            if i < 1:
+                steps.upload(i + 1)
+                done = steps.up.record()
+            steps.comp.wait(steps.up if which == "bad" else ready)
+            steps.product(i)
+            steps.down.wait(steps.comp)
+            steps.download(i)
+
+    return work
+
+
+@pair(Cause.SAME_LANE)
+def chains_that_share_nothing_on_one_stream(lab, which):
+    streams = [lab.stream(f"q{place}") for place in range(8 if which == "good" else 1)]
+    weights = lab.xp.ones((256, 256), "f4")
+    values = [lab.xp.ones((256, 256), "f4") for _ in range(16)]
+
+    def work():
+        kept = []
+        for i, value in enumerate(values):
+            with lab.on(streams[i % len(streams)], "chain"):
+                kept.append(value)
+                for _ in range(4):
+                    kept.append(kept[-1] @ weights)
+        return kept
+
+    return work
+
+
+# Nothing to gain
+
+
+@pair()
+def clean_short_steps_in_place(lab, which):
+    """The launches bound it, but each step copies from elsewhere, which a graph does not."""
+    steps = Steps(lab, 20, 512, buffers=4)
+
+    def work():
+        free = [None] * 4
+        for i in range(20):
+            place = i % 4
+            if free[place]:
+                steps.up.wait(free[place])
+            steps.upload(i, place=place)
+            steps.comp.wait(steps.up)
+            with lab.on(steps.comp, "scale"):
+                steps.arrays[place] *= 2
+            steps.down.wait(steps.comp)
+            with lab.on(steps.down, "dn"):
+                steps.arrays[place].get(out=steps.sink[i], blocking=False)
+            free[place] = steps.down.record()
+
+    return work
+
+
+@pair()
+def clean_streams_that_each_do_whole_batches(lab, which):
+    streams = [lab.stream(f"lane{place}") for place in range(4)]
+    steps = Steps(lab, 16, buffers=4)
+
+    def work():
+        for i in range(16):
+            with lab.on(streams[i % 4], "batch"):
+                steps.arrays[i % 4].set(steps.source[i])
+                steps.kept.append(steps.arrays[i % 4] @ steps.weights)
+                steps.kept[-1].get(out=steps.sink[i], blocking=False)
+
+    return work
+
+
+@pair()
+def clean_sum_of_three_streams(lab, which):
+    """Each part waits for the sum before, the sum for all parts."""
+    streams, last = [lab.stream(name) for name in "abc"], lab.stream("sum")
+    weights = lab.xp.ones((512, 512), "f4")
+
+    def work():
+        kept = []
+        for _ in range(5):
+            parts = []
+            for stream in streams:
+                stream.wait(last)
+                with lab.on(stream, "part"):
+                    parts.append(weights @ weights)
+            for stream in streams:
+                last.wait(stream)
+            with lab.on(last, "sum"):
+                kept += [*parts, parts[0] + parts[1]]
+                lab.xp.add(kept[-1], parts[2], out=weights)
+        return kept
+
+    return work
