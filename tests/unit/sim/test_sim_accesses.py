@@ -10,7 +10,6 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.backends.sim import _memory
 from gpustreamlab.model import ACCESS_CERTAINTIES
-from gpustreamlab.workloads import spin
 
 COUNT = 1_000
 WHOLE = (0, 4 * COUNT)
