@@ -54,6 +54,7 @@ def test_spans_of_each_gpu_arrive_while_a_cell_runs_and_stay_when_the_node_is_cl
     notebook.wait_until(f"live.feed.store.spanCount === {notebook.recorded()}")
     labels = notebook.ask("live.viewer.view.planned.groups.map(group => group.label)")
     assert labels == ["GPU 0 · 132 SMs", "GPU 1 · 132 SMs", "host"]
-    assert notebook.ask("live.viewer.view.planned.lanes.map(lane => lane.name)") == ["prefill", "decode", "host: MainThread"]
+    lanes = "live.viewer.view.planned.lanes.toSorted((one, other) => one.top - other.top).map(lane => lane.name)"
+    assert notebook.ask(lanes) == ["prefill", "decode", "host: MainThread"]  # from top to bottom
     notebook.kernel("lab.close()")
     notebook.page.wait_for_selector(".jp-OutputArea iframe")

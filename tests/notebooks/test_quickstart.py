@@ -53,7 +53,9 @@ def test_the_timelines_are_shown_as_page_picture_and_text(demo):
     shown = shown_timelines(demo[2])
     assert len(shown) >= 3
     head = r"three streams: timeline of (\d+) spans in 3 streams and 1 host thread on"
-    assert int(re.match(head, shown[0]["text/plain"])[1]) > 192 + 168  # ranges and work, and a call at least for each of the latter
+    assert (
+        int(re.match(head, shown[0]["text/plain"])[1]) > 192 + 168
+    )  # ranges and work, and a call at least for each of the latter
 
 
 def test_the_timeline_is_one_file_that_needs_no_other(demo):

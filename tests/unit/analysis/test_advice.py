@@ -281,3 +281,48 @@ def test_what_changes_nothing_is_refused(asked, text):
     trace = record(PAIRS["clean_chain"][0], "good")
     with pytest.raises(gsl.errors.OptionError, match=text):
         trace.what_if(**asked)
+
+
+# In a session that was not cleared: arrays were made on the default stream, which the session has no name for
+
+
+@pytest.fixture
+def record_all():
+    """Return a function that records a program with what prepares it."""
+
+    def record_it(name):
+        with gsl.Session("sim") as lab:
+            kept = PAIRS[name][0](lab, "bad")()
+            lab.synchronize()
+            trace = lab.trace
+        del kept
+        return trace
+
+    return record_it
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_stream_is_told_to_wait_for_one_that_the_session_does_not_have(record_all):
+    found = record_all("synchronize_in_the_loop").explain().findings[0]
+    assert "lab.stream('comp').wait('up'), lab.stream('down').wait('comp')." in found.fix
+    assert ".wait('default stream')" not in found.fix
+    assert "'default stream' shares arrays with 'comp': launch its work with lab.on(...)" in found.fix
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_few_arrays_made_on_another_stream_do_not_hide_that_all_work_is_on_one(record_all):
+    first = record_all("all_on_one_stream").explain().findings[0]
+    assert first.code is Cause.SAME_LANE
+    assert first.text.startswith("All work is on 'comp'")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_copies_that_held_up_the_host_are_each_a_piece_with_its_call_the_longest_first(record_all):
+    trace = record_all("pageable_upload")
+    first = trace.explain().findings[0]
+    assert (first.code, first.piece_count) == (Cause.PAGEABLE_COPY, 8)
+    calls = first.pieces.call_row
+    assert {trace.names[trace.name[call]] for call in calls} == {"cudaMemcpyAsync"}
+    assert (np.diff(trace.duration_ns[calls]) <= 0).all()
+    assert (first.row, first.call_row) == (first.pieces.row[0], calls[0])
+    assert {trace.names[trace.name[row]] for row in first.pieces.row} == {"memcpy HtoD"}

@@ -13,6 +13,7 @@ from gpustreamlab.draw import _why, page_data, plan_picture, why_tables
 from gpustreamlab.model import Marker, merge
 from gpustreamlab.typing import IdleKind
 from tests.helpers import planted
+from tests.helpers.advice_programs import PAIRS
 from tests.helpers.traces import empty_trace, make_trace
 
 
@@ -235,7 +236,7 @@ def test_strays_of_a_sort_are_one_mark_the_longest_first_with_what_to_do():
 
 def test_waits_of_the_host_are_marked_where_more_was_launched_behind_them():
     def work(lab):
-        for us in (50, 200, 0.1, 100):
+        for us in (5_000, 20_000, 0.1, 10_000):  # so long that doing without the waits gains next to nothing
             workloads.spin(lab, int(us * 1_000), stream="a")
             lab.stream("a").synchronize()
 
@@ -254,3 +255,34 @@ def test_dropped_spans_are_marked_with_how_to_keep_them(trace):
     assert "ring_size" in piece["fix"]
     assert piece["late"] == [-1, 0, 0, -1]
     assert found(trace) == {}
+
+
+def test_what_one_change_mends_is_said_of_each_piece_and_its_calls_are_no_waits_besides():
+    with Session("sim") as lab:
+        program, _ = PAIRS["pageable_upload"]
+        kept = program(lab, "bad")()
+        lab.synchronize()
+        trace = lab.trace
+    del kept
+    why = why_tables(trace, int(trace.start_ns.min()))
+    finding = trace.explain().findings[0]
+    pieces = why["findings"][0]["pieces"]
+    assert len(pieces) == 8
+    assert {(piece["text"], piece["fix"]) for piece in pieces} == {(finding.text, finding.fix)}
+    assert not [mark for mark in why["marks"] if mark["kind"] == "wait"]
+
+
+def test_what_gains_nothing_is_left_as_it_is_in_each_piece():
+    def program(lab):
+        first, second = lab.stream("a"), lab.stream("b")
+        for number in range(1, 5):
+            workloads.spin(lab, 1_000_000 * number, stream=first)
+            second.wait(first)
+            workloads.spin(lab, 1_000_000, stream=second)
+            lab.synchronize()
+
+    why = why_tables(trace := planted.record(program), int(trace.start_ns.min()))
+    pieces = why["findings"][1]["pieces"]
+    assert trace.explain().findings[1].head.endswith("saves nothing, 3 times")
+    assert len({piece["text"] for piece in pieces}) == len(pieces) == 3
+    assert {piece["fix"] for piece in pieces} == {"Leave it as it is: scheduled anew without it the run is no shorter."}
