@@ -108,6 +108,8 @@ class Advice:
     """What takes so long alone: copies, kernels, steps that need each other."""
     works_share: float = 1.0
     """How much of the work was scheduled anew."""
+    slowed_ns: int = 0
+    """What it cost that kernels slowed each other down, in ns: what they share besides the SMs is not scheduled."""
 
     @property
     def is_certain(self) -> bool:
@@ -127,8 +129,8 @@ class Advice:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the replay is too far off to promise anything."""
-        return abs(self.error) > MOST_ERROR
+        """Whether nothing is promised: the replay is too far off, or kernels that slow each other down were to overlap more."""
+        return abs(self.error) > MOST_ERROR or 0 < self.gain_ns < self.slowed_ns
 
 
 def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]]) -> Advice | None:

@@ -193,6 +193,8 @@ def _explanation(
     findings = name_threads(trace, pieces, found, findings)
     advice = _advised(trace, rows, found)
     if advice is not None:
+        slowed_ns = max((one.bound_ns for one in findings if one.code is Cause.SLOWED_DOWN), default=0)
+        advice = replace(advice, slowed_ns=slowed_ns)
         findings = _with_steps(trace, advice, findings, is_part=is_part or least_ns is not None)
         if least_ns is None and advice.is_certain:
             findings += _short_and_late(trace, rows, advice, findings)
@@ -251,6 +253,7 @@ def _forecast(advice: Advice) -> Forecast:
         floor_ns=advice.floor_ns,
         floor_of=advice.floor_of,
         is_bound=advice.is_bound,
+        slowed_ns=advice.slowed_ns,
         works_share=advice.works_share,
     )
 

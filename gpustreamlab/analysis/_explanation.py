@@ -157,7 +157,9 @@ class Forecast:
     floor_of: str
     """Why: what takes that long alone."""
     is_bound: bool
-    """Whether gains are bounds, because the run scheduled anew as it was is too far off."""
+    """Whether gains are bounds: the run scheduled anew as it was is too far off, or kernels slow each other down."""
+    slowed_ns: int
+    """What it cost that kernels slowed each other down, in ns."""
     works_share: float
     """How much of the work was scheduled anew: 1.0 but in long traces, of which parts stand for the whole."""
 
@@ -331,7 +333,9 @@ class Explanation(Reported):
         if told is not None and told.change_count:
             off = format_share(abs(told.error)) if abs(told.error) >= 0.0005 else "0%"
             notes.append(f"Predicted by scheduling the run anew; scheduled as it was it is {off} off.")
-            if told.is_bound:
+            if told.gain_ns < told.slowed_ns:
+                notes.append("Kernels slowed each other down here, and may do so again: what is said to be saved are bounds.")
+            elif told.is_bound:
                 notes.append("That is too far off to promise anything: what is said to be saved are bounds.")
         if told is not None and told.works_share < 1:
             notes.append(f"Long: {format_share(told.works_share)} of the work was scheduled anew, and stands for the whole.")

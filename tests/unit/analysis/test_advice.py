@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import _advice, is_work
+from gpustreamlab.analysis import _advice, _explain, is_work
 from gpustreamlab.model import SPAN_KINDS, Accesses
 from gpustreamlab.typing import Cause, Change, SpanKind
 from gpustreamlab.workloads import spin
@@ -326,3 +326,18 @@ def test_copies_that_held_up_the_host_are_each_a_piece_with_its_call_the_longest
     assert (np.diff(trace.duration_ns[calls]) <= 0).all()
     assert (first.row, first.call_row) == (first.pieces.row[0], calls[0])
     assert {trace.names[trace.name[row]] for row in first.pieces.row} == {"memcpy HtoD"}
+
+
+def test_nothing_is_promised_by_more_overlap_of_kernels_that_slow_each_other_down(monkeypatch):
+    # GIVEN a run whose mending gains, in which kernels are said to have cost each other more than that
+    trace = record(PAIRS["synchronize_in_the_loop"][0], "bad")
+    told = trace.explain()
+    assert told.findings[0].saves_ns == told.gain_ns > 0
+    slowed = replace(told.findings[0], code=Cause.SLOWED_DOWN, saves_ns=0, bound_ns=2 * told.gain_ns)
+    grouped = _explain._grouped
+    monkeypatch.setattr(_explain, "_grouped", lambda *given: [*grouped(*given), slowed])
+    # THEN the gain is a bound, and the notes say why
+    bound = trace.explain()
+    assert bound.gain_ns == 0
+    assert bound.findings[0].bound_ns > 0
+    assert any("Kernels slowed each other down" in note for note in bound.notes)
