@@ -39,7 +39,8 @@ def _pinned(trace: Trace, step: Step) -> tuple[str, str]:
             lines.append("x.get(out=pinned, blocking=False)" if kind == DOWNLOAD else "x.set(pinned)")
     fix = f"Let the host's side be pinned = lab.memory.pinned_empty(shape, dtype), then {' and '.join(lines)}."
     waits = _new_waits(trace, step, "As the host then goes on, streams must wait: ")
-    return " ".join(told), f"{fix} {waits}".rstrip()
+    keep = "Before the host reads or writes over pinned, let it wait for that copy."
+    return " ".join(told), " ".join(filter(None, [fix, waits, keep]))
 
 
 def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
@@ -63,7 +64,7 @@ def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
         lines.append(waits)
     elif len(values) + len(small) + len(copies) < len(gone):
         lines.append("Leave these waits out: what is launched behind them needs nothing of what they wait for.")
-    if len(values) + len(small) < len(gone):
+    if len(values) < len(gone):
         lines.append("Where the host itself reads a result, or writes over what is copied, keep the wait.")
     return text, " ".join(lines)
 

@@ -115,6 +115,7 @@ def test_one_change_after_the_other_is_told_in_the_order_of_gain():
         ("streams_that_meet_after_each_round", "lab.stream('z').wait('w'), lab.stream('w').wait('x')"),
         ("streams_that_meet_after_each_round", ", and so for 4 pairs of streams more: no array asks for it."),
         ("an_upload_ahead_that_the_kernel_waits_for_too", "let 'comp' wait for the one that it needs"),
+        ("pageable_upload", "Before the host reads or writes over pinned, let it wait for that copy."),
         ("get_blocks", "Where the host itself reads a result, or writes over what is copied, keep the wait."),
     ],
 )
