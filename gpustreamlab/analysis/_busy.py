@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gpustreamlab._util.background import Pool
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
@@ -310,7 +310,7 @@ def map_threaded(work: Callable[[_Item], _Result], items: Sequence[_Item], *, ro
     thread_count = min(os.cpu_count() or 1, 8, len(items))
     if row_count < THREADED_ROWS or thread_count < 2:
         return [work(item) for item in items]
-    with Pool(thread_count) as pool:
+    with ThreadPoolExecutor(thread_count) as pool:
         return list(pool.map(work, items))
 
 
