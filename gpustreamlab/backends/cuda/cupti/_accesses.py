@@ -8,26 +8,28 @@ calls are; all in here is done by one thread at a time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab.analysis import first_of_each, turns_of
 from gpustreamlab.backends._activity import (
     CERTAINTY_SHIFT,
     IS_HOST,
     IS_WRITE,
     NODE_SHIFT,
+    AccessBatch,
     Step,
     StepKind,
     StepTouch,
 )
-from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role, Shape
+from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, CallsRead, Role, Shape
 from gpustreamlab.backends.cuda.cupti._blocks import WRITTEN, Block, BlockChange, Table
-from gpustreamlab.backends.cuda.cupti._records import FIELD
-from gpustreamlab.backends.cuda.cupti._work import hash_rows
+from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED
+from gpustreamlab.backends.cuda.cupti._records import FIELD, Records
 from gpustreamlab.model import ACCESS_CERTAINTIES
 from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
 
@@ -41,9 +43,7 @@ KEPT_GRAPHS = 1_024
 """Graphs whose nodes are remembered; the newest count."""
 KEPT_FUNCTIONS = 65_536
 """Functions whose outputs are remembered; then all is learned anew."""
-_FAILED, _OPAQUE, _NON_BLOCKING, _OF_THREAD = map(
-    int, (CallFlag.FAILED, CallFlag.OPAQUE, CallFlag.NON_BLOCKING, CallFlag.PER_THREAD)
-)
+_OPAQUE, _NON_BLOCKING, _OF_THREAD = map(int, (CallFlag.OPAQUE, CallFlag.NON_BLOCKING, CallFlag.PER_THREAD))
 _LEGACY, _PER_THREAD = 1, 2
 """Handles of default streams."""
 _ADDRESS = (1 << 48) - 1
@@ -56,6 +56,10 @@ _SEGMENT = (1 << 21) - 1
 _GRAIN_BITS = 8
 _ANY = 0
 """Number of memory that is not known."""
+
+
+_Row: TypeAlias = tuple[int, int, int, int]
+"""Of an access all but the call."""
 
 
 class _Touch(NamedTuple):
@@ -80,11 +84,11 @@ class _Graph:
 
     def __init__(self) -> None:
         self.nodes: list[list[_Touch]] = []
-        self.rows: list[tuple[int, int, int, int]] = []
+        self.rows: list[_Row] = []
         self.is_known = True  # Whether it is known of each node what it accesses
         self.is_whole = True  # Whether it is known which nodes there are
 
-    def add(self, touches: list[_Touch], rows: list[tuple[int, int, int, int]], *, is_node: bool) -> None:
+    def add(self, touches: list[_Touch], rows: list[_Row], *, is_node: bool) -> None:
         """Take the next node: numbers of nodes ascend in the order of capture."""
         self.is_whole &= is_node  # a graph within a graph, or a batch of copies
         self.nodes.append(touches)
@@ -105,56 +109,23 @@ class _Graph:
         return [*found.values()]
 
 
-class _Batch:
-    """Calls that are read together, and the words that they bring."""
+def _spread(count: Int64Array, place: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return where the rows of groups stand that are taken in some order, and how many each one has: of a group `count`."""
+    counts = count[place]
+    return turns_of(counts) + np.repeat((np.cumsum(count) - count)[place], counts), counts
 
-    def __init__(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> None:
-        self.calls = calls
-        self._words = words
-        self._shapes = shapes
-        roles = np.zeros(_FUNCTIONS, np.int64)
-        roles[[*shapes]] = [shape.role for shape in shapes.values()]
-        self.role: Int64Array = np.where(calls["flags"] & _FAILED, Role.NONE, roles[calls["cbid"]])
-        """The `Role` of each; shape (n,)."""
-        self._ends = np.cumsum(calls["words"].astype(np.int64))
 
-    def stretches(self, is_break: BoolArray) -> list[tuple[int, int]]:
-        """Return where long stretches of calls without a break begin and end."""
-        edges = np.concatenate(([-1], np.flatnonzero(is_break), [len(is_break)]))
-        long = np.flatnonzero(np.diff(edges) > _LONG)
-        return [(int(edges[at]) + 1, int(edges[at + 1])) for at in long.tolist()]
-
-    def calls_at(self, at: Int64Array) -> Iterator[tuple[Role, Shape, tuple[int, ...], list[int]]]:
-        """Return those of some calls that say something: their roles, how they are read, their `_FIELDS` and their words."""
-        at = at[self.role[at] != Role.NONE]
-        some = self.calls[at]
-        counts = some["words"].astype(np.int64)
-        total = np.cumsum(counts)
-        place = np.arange(int(counts.sum())) + np.repeat(self._ends[at] - total, counts)
-        words = self._words[place].tolist()
-        for stop, call in zip(total.tolist(), zip(*(some[name].tolist() for name in _FIELDS), strict=True), strict=True):
-            shape = self._shapes[call[4]]
-            yield shape.role, shape, call, words[stop - call[5] : stop]
-
-    @cached_property
-    def keys(self) -> Int64Array:
-        """A number for each call, the same for those that use the same memory in the same way; shape (n,)."""
-        count = self.calls["words"].astype(np.int64)
-        place = (np.arange(len(self._words)) - np.repeat(self._ends - count, count)).astype(np.uint64)
-        mixed = hash_rows((self._words, place)).view(np.uint64)
-        sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)))
-        own = sums[self._ends] - sums[self._ends - count]
-        return hash_rows((*(self.calls[name] for name in ("cbid", "flags", "stream", "object", "size")), own))
+def _table_of(told: Sequence[list[_Row]]) -> tuple[Int64Array, Int64Array]:
+    """Return how many rows there are of each, and all of them, shape (4, n)."""
+    count = np.array([len(rows) for rows in told], np.int64)
+    return count, np.array([row for rows in told for row in rows], np.int64).reshape(-1, 4).T
 
 
 def _rows_of(flat: list[int]) -> Int64Array:
     return np.array(flat, np.int64).reshape(-1, len(ACCESS_FIELDS)).T
 
 
-_FUNCTIONS = 1 << 16
-_LONG = 32
-"""Calls that are worth looking at together."""
-_FIELDS = ("start", "end", "threadId", "correlationId", "cbid", "words", "flags", "stream", "object", "size")
+_SOME = 1_024
 
 
 class AccessReader:
@@ -192,8 +163,7 @@ class AccessReader:
         self._graphs: dict[int, _Graph] = {}
         self._executables: dict[int, _Graph] = {}
         self._opaque_count = 0
-        self._last: tuple[Any, ...] = ()
-        self._last_rows: list[tuple[int, int, int, int]] = []
+        self._known_rows: dict[tuple[bool, int], list[_Row]] = {}  # Of launches, by `_alike`
 
     def follow(self, *, is_on: bool) -> None:
         """Have `steps` told from now on, or no more."""
@@ -209,7 +179,7 @@ class AccessReader:
 
     def read(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> dict[str, Int64Array]:
         """Return the accesses of these calls, see `ACCESS_FIELDS`; the order that they make is in `steps`."""
-        batch = _Batch(calls, words, shapes)
+        batch = CallsRead(calls, words, shapes)
         parts: list[Int64Array] = []
         done = 0
         for begin, end in batch.stretches(self._breaks(batch)):
@@ -218,7 +188,7 @@ class AccessReader:
         parts.append(self._read_each(batch, done, len(calls)))
         return dict(zip(ACCESS_FIELDS, np.concatenate(parts, axis=1), strict=True))
 
-    def _breaks(self, batch: _Batch) -> BoolArray:
+    def _breaks(self, batch: CallsRead) -> BoolArray:
         """Tell at which calls memory changes, or the order of work where that is followed: those are looked at one by one."""
         role = batch.role
         if self._capturing or (role == Role.BEGIN_CAPTURE).any():
@@ -234,7 +204,7 @@ class AccessReader:
             is_break[at[at < len(role)]] = True
         return is_break
 
-    def _read_each(self, batch: _Batch, begin: int, end: int) -> Int64Array:
+    def _read_each(self, batch: CallsRead, begin: int, end: int) -> Int64Array:
         """Read calls one by one."""
         rows: list[int] = []
         parts: list[Int64Array] = []
@@ -250,45 +220,102 @@ class AccessReader:
                 for row in self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream):
                     rows += (call[3], *row)
             else:
-                self._last = ()
                 self._change(role, call)
         return np.concatenate((*parts, _rows_of(rows)), axis=1)
 
     def _tell_graph(self, call: tuple[int, ...], graph: _Graph) -> None:
         """Take a launch of a graph that was captured: it does what its nodes do."""
-        self._last = ()
         self._opaque_count += not graph.is_known
         for one in graph.touches:
             one.block.born = WRITTEN
         if self._is_followed and call[7] not in self._capturing:
             self._tell_work(call, "graph", graph.touches, is_known=False)
 
-    def _read_alike(self, batch: _Batch, begin: int, end: int) -> Int64Array:
+    def _read_alike(self, batch: CallsRead, begin: int, end: int) -> Int64Array:
         """Read calls between which nothing changes: of those that are alike the first one stands for all."""
         roles = batch.role[begin:end]
         at = begin + np.flatnonzero((roles > Role.NONE) & (roles < Role.UNKNOWN_WORK))
-        _, first, place = np.unique(batch.keys[at], return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        found = [
+        key = batch.keys(at, batch.words_of(at), size=self._sizes(batch, at))
+        if self._is_followed:  # each launch is a step, in all that it says
+            first, place = first_of_each(key)
+            count, table = self._read_first(batch, at[first])
+        elif 2 * len(np.unique(key[:_SOME])) > len(key[:_SOME]):
+            place, (count, table) = np.arange(len(at)), self._read_blocks(batch, at)
+        else:
+            first, place = first_of_each(key)
+            count, table = self._read_blocks(batch, at[first])
+        index, counts = _spread(count, place)
+        return np.stack((np.repeat(batch.calls["correlationId"][at], counts), *(np.take(column, index) for column in table)))
+
+    def _sizes(self, batch: CallsRead, at: Int64Array) -> NDArray[Any]:
+        """Return the size of each call; what stands for the numbers among a launch's arguments counts for steps alone."""
+        size = batch.calls["size"][at]
+        return size if self._is_followed else np.where(batch.role[at] == Role.LAUNCH, np.uint64(0), size)
+
+    def _read_first(self, batch: CallsRead, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Read calls in their order; return how many accesses each makes, and those, shape (4, n)."""
+        told = [
             self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
-            for role, shape, call, own in batch.calls_at(at[first[order]])
+            for role, shape, call, own in batch.calls_at(at)
         ]
-        told = [found[one] for one in np.argsort(order).tolist()]
-        count = np.array([len(rows) for rows in told], np.int64)
-        table = np.array([row for rows in told for row in rows], np.int64).reshape(-1, 4)
-        counts = count[place]
-        offset = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = np.repeat((np.cumsum(count) - count)[place], counts) + offset
-        number = np.repeat(batch.calls["correlationId"][at].astype(np.int64), counts)
-        return np.concatenate((number[None], table[rows].T))
+        return _table_of(told)
+
+    def _read_blocks(self, batch: CallsRead, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Do the same for calls of which some differ only in where in its block each argument lies."""
+        words, total = batch.words_of(at)
+        counts, is_launch = np.diff(total, prepend=0), batch.role[at] == Role.LAUNCH
+        of_launch, turn = np.repeat(is_launch, counts), turns_of(counts)
+        address = words & np.uint64(_ADDRESS)
+        number, start = self._blocks_of(np.where(of_launch, address, np.uint64(0)))
+        is_again = np.zeros(len(words), bool)
+        for back in range(1, int(turn.max(initial=0)) + 1):
+            later = np.flatnonzero(turn >= back)
+            is_again[later] |= address[later] == address[later - back]
+        is_kept = (number > 0) & ~is_again  # each address once
+        said = (number << 18).view(np.uint64) | words >> np.uint64(_PLACE_BITS) << np.uint64(1) | is_kept
+        said = np.where(of_launch, said, words)
+        key = batch.keys(at, (said, total), size=self._sizes(batch, at))
+        first, place = first_of_each(key)
+        count, table = self._read_known(batch, at[first], key[first])
+        index, per_call = _spread(count, place)
+        table = table[:, index]
+        seen = np.concatenate(([0], np.cumsum(is_kept)))
+        is_argument = turns_of(per_call) < np.repeat(
+            seen[total] - seen[total - counts], per_call
+        )  # else it says that there is more
+        table[1, is_argument] = (address.view(np.int64) - start)[is_kept]
+        return per_call, table
+
+    def _read_known(self, batch: CallsRead, at: Int64Array, key: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Do the same for calls of which some were read before, by their keys."""
+        known = [self._known_rows.get((self.has_unseen_pool, one)) for one in key.tolist()]
+        new = np.array([one for one, rows in enumerate(known) if rows is None], np.int64)
+        for one, (role, shape, call, own) in zip(new.tolist(), batch.calls_at(at[new]), strict=True):
+            opaque_count = self._opaque_count
+            rows = known[one] = self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
+            if role is Role.LAUNCH and opaque_count == self._opaque_count:
+                self._known_rows[self.has_unseen_pool, int(key[one])] = rows
+        if len(self._known_rows) > KEPT_FUNCTIONS:
+            self._known_rows.clear()
+        return _table_of([rows or [] for rows in known])
+
+    def _blocks_of(self, address: NDArray[np.uint64]) -> Int64Array:
+        """Return the number and the start of the block that each address is in; see `Table.find_all`."""
+        for _ in range(2):
+            found = self._parts.find_all(address)
+            left = np.flatnonzero(found[1] == 0)
+            found[:, left] = self._memory.find_all(address[left])
+            missing = address[(found[1] == 0) & (address > 0)]
+            _, first = np.unique(missing >> np.uint64(_GRAIN_BITS), return_index=True)
+            asked = [one for one in missing[first].tolist() if one >> _GRAIN_BITS not in self._nowhere]
+            if not [one for one in asked if self._find(one) is not None]:
+                break
+        return found
 
     # Work
 
-    def _work(self, role: Role, call: tuple[int, ...], own: list[int], *, is_awaited: bool) -> list[tuple[int, int, int, int]]:
-        _, _, _, _, _, _, flags, stream, target, size = call
-        key = (role, stream, target, size, flags, own)
-        if key == self._last:  # the same again, and nothing since
-            return self._last_rows
+    def _work(self, role: Role, call: tuple[int, ...], own: list[int], *, is_awaited: bool) -> list[_Row]:
+        flags, stream, target, size = call[6:]
         if role is Role.LAUNCH:
             name, touches, certainty = self._launch(target, own, flags)
         elif role is Role.UNKNOWN_WORK:
@@ -308,10 +335,9 @@ class AccessReader:
             self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH)
             if is_awaited:
                 self.steps.append(self._step(StepKind.SEEN_STREAM, call))
-        self._last, self._last_rows = key, rows
         return rows
 
-    def _rows(self, touches: list[_Touch], role: Role, certainty: int, *, is_cut: bool) -> list[tuple[int, int, int, int]]:
+    def _rows(self, touches: list[_Touch], role: Role, certainty: int, *, is_cut: bool) -> list[_Row]:
         rows = []
         for block, begin, end, is_write, _ in touches:
             flags = block.flags | certainty
@@ -341,19 +367,19 @@ class AccessReader:
         if not found or flags & _OPAQUE or function.is_opaque:
             self._opaque_count += 1  # it may have written anything
         for place, _, block in found:
-            if block.born == self._opaque_count:
+            if block.born == self._opaque_count and place not in function.outputs:
                 function.outputs.add(place)
+                self._known_rows.clear()
         outputs = function.outputs
         # One that is given a single piece of memory writes it: what else should it be for.
         writes_all = not outputs and len({block.number for _, _, block in found}) == 1
         written = {block.number for place, _, block in found if writes_all or place in outputs}
-        for _, _, block in found:
-            if not outputs or block.number in written:
+        touches: dict[tuple[int, int], _Touch] = {}
+        for _, address, block in found:
+            is_write = block.number in written
+            if is_write or not outputs:
                 block.born = WRITTEN
-        touches = {
-            (block.number, address): _Touch(block, address, block.end, block.number in written, is_exact=False)
-            for _, address, block in found
-        }
+            touches[block.number, address] = _Touch(block, address, block.end, is_write, False)  # noqa: FBT003 - nothing is exact
         return function.name, [*touches.values()], LEARNED if outputs or writes_all else UNKNOWN
 
     def _function(self, handle: int) -> _Function:
@@ -374,7 +400,7 @@ class AccessReader:
 
     def _find(self, address: int) -> Block | None:
         """Return the memory that an address is in: of a pool's what it gave out, else what the driver did."""
-        block = self._parts.find(address) or self._memory.find(address)
+        block = (self._parts.find(address) if self._parts.blocks else None) or self._memory.find(address)
         if block is not None:
             return block
         if address >> _GRAIN_BITS in self._nowhere:
@@ -420,12 +446,13 @@ class AccessReader:
 
     def _change(self, role: Role, call: tuple[int, ...]) -> None:
         stream, target = call[7], call[8]
-        if role in {Role.ALLOCATE, Role.ALLOCATE_HOST, Role.ALLOCATE_ASYNC}:
+        if role in _ALLOCATES:
             self._allocate(role, call)
-        elif role in {Role.FREE, Role.FREE_ASYNC}:
+        elif role is Role.FREE or role is Role.FREE_ASYNC:
             self._free(role, call)
         elif role is Role.LOAD:
             self._functions.clear()
+            self._known_rows.clear()
         elif role is Role.INSTANTIATE:
             self._keep_graph(self._executables, target, self._graphs.get(call[9]))
         elif role is Role.CHANGE_GRAPH:
@@ -472,26 +499,29 @@ class AccessReader:
         is_host = role is Role.ALLOCATE_HOST
         flags, born = (IS_HOST, WRITTEN) if is_host else (0, self._opaque_count)
         block = Block(start, start + size, flags=flags, born=born, made_ns=call[1], stream=call[7])
-        step = self._step(StepKind.MADE, call)
-        self._gone(self._memory.put(block), step)
-        self._gone(self._parts.take(block.start, block.end), step)
-        self._made(block, step)
+        gone = self._memory.put(block)
+        gone += self._parts.take(block.start, block.end)
+        if self._is_followed:
+            step = self._step(StepKind.MADE, call)
+            self._gone(gone, step)
+            self._made(block, step)
 
     def _free(self, role: Role, call: tuple[int, ...]) -> None:
         start, size = call[8], call[9]
         block = self._memory.blocks.get(start)
         if block is not None and block.made_ns > call[0]:
             return  # it has been handed out anew before this call returned
-        step = self._step(StepKind.GONE, call, is_ordered=role is Role.FREE_ASYNC)
-        if self._is_followed and role is Role.FREE:
-            self.steps.append(step._replace(kind=StepKind.SEEN_ALL))  # it waits for the device
         end = start + size if size else start + 1 if block is None else block.end
-        self._gone(self._memory.take(start, end), step)
-        self._gone(self._parts.take(start, end), step)
+        gone = self._memory.take(start, end)
+        gone += self._parts.take(start, end)
+        if self._is_followed:
+            step = self._step(StepKind.GONE, call, is_ordered=role is Role.FREE_ASYNC)
+            if role is Role.FREE:
+                self.steps.append(step._replace(kind=StepKind.SEEN_ALL))  # it waits for the device
+            self._gone(gone, step)
 
     def _apply_changes(self, until_ns: int) -> None:
         """Take what pools did before a call."""
-        self._last = ()
         while self._changes and self._changes[0].wall_ns <= until_ns:
             wall_ns, start, size, stream = self._changes.popleft()
             step = Step(StepKind.MADE, wall_ns, stream=stream)
@@ -544,6 +574,13 @@ class AccessReader:
             )
 
 
+def access_batch(records: Records) -> AccessBatch:
+    """Return the accesses among records, as other rooms have them."""
+    columns = records.columns.get(ACCESSED, dict.fromkeys(ACCESS_FIELDS, np.empty(0, np.int64)))
+    return AccessBatch(correlation=columns[FIELD], **{name: columns[name] for name in ACCESS_FIELDS[1:]})
+
+
+_ALLOCATES = frozenset({Role.ALLOCATE, Role.ALLOCATE_HOST, Role.ALLOCATE_ASYNC})
 _STEPS = {
     Role.RECORD: StepKind.RECORD,
     Role.WAIT: StepKind.WAIT,
