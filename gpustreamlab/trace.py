@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         HostWaits,
         Idle,
         Overlap,
+        Quality,
         Share,
         Stragglers,
         Strays,
@@ -143,6 +144,16 @@ class Trace(model.Trace):
         41
         """
         return analysis.idle(self)
+
+    def quality(self) -> Quality:
+        """Say whether the trace can be trusted, and what is missing; see `gpustreamlab.analysis.quality`.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "b"]).quality()
+        <Quality: nothing in the trace speaks against it>
+        """
+        return analysis.quality(self)
 
     def totals(self, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
         """Return calls and times added up by name, stream or partition; see `gpustreamlab.analysis.totals`.

@@ -99,6 +99,7 @@ from gpustreamlab.analysis._plan import (
 )
 from gpustreamlab.analysis._regions import Region, covers, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
+from gpustreamlab.analysis._quality import Doubt, Quality, quality
 from gpustreamlab.analysis._report import dropped_text, empty_hint, html_of_table, missing_facts, pending_text
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, ArrivedSpans, OpenSpans, RowPlanner, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
@@ -151,6 +152,7 @@ from gpustreamlab.model import display_name
 __all__ = [
     "CardIdle",
     "CriticalPath",
+    "Doubt",
     "Explanation",
     "Finding",
     "HostWaits",
@@ -160,6 +162,7 @@ __all__ = [
     "OverlapPair",
     "PartitionOptions",
     "PathPart",
+    "Quality",
     "QueueLength",
     "Stragglers",
     "Strays",
@@ -175,6 +178,7 @@ __all__ = [
     "may_share",
     "overlap",
     "plan_partitions",
+    "quality",
     "stragglers",
     "strays",
     "totals",

@@ -297,7 +297,8 @@ class Explanation(Reported):
         tables = ([table] if self.findings else []) + ([_bound_table(self)] if self.host_bound else [])
         if self._first_bound:
             tables.reverse()
-        return Report(title="Why:", line=self._line(), tables=tuple(tables), notes=self.notes)
+        line, doubt = self._line(), self.metadata.doubt
+        return Report(title="Why:", line=line, tables=tuple(tables), notes=self.notes, doubt=doubt)
 
     def _notes(self) -> list[str]:
         notes = [*self._notes_of_forecast()]

@@ -63,6 +63,7 @@ class Report:
     line: str  # The main figures; text and pages have them behind the title
     tables: tuple[ReportTable, ...] = ()  # The figures
     notes: tuple[str, ...] = ()  # What they mean and what they leave out, one sentence each
+    doubt: str = ""  # What has to be said before all else: that the trace is incomplete, or its times are off
 
 
 class Reported(ABC):
@@ -92,7 +93,7 @@ class Reported(ABC):
 
     def __str__(self) -> str:
         report = self._report()
-        parts = wrap_sentence(f"{report.title} {report.line}")
+        parts = [*(wrap_sentence(report.doubt) if report.doubt else []), *wrap_sentence(f"{report.title} {report.line}")]
         for table in report.tables:
             parts += ["", *text_lines(table)]
         notes = [line for note in report.notes for line in wrap_sentence(note)]
@@ -105,8 +106,9 @@ class Reported(ABC):
         tables = "".join(map(html_of_table, report.tables))
         notes = " ".join(escape(note) for note in report.notes)
         head, _, rest = report.title.partition(" ")
+        doubt = f"<p style='margin:0.4em 0'><b>{escape(report.doubt)}</b></p>" if report.doubt else ""
         return (
-            f"<div class='gpustreamlab-{type(self).__name__.lower()}' style='overflow-x:auto'>"
+            f"<div class='gpustreamlab-{type(self).__name__.lower()}' style='overflow-x:auto'>{doubt}"
             f"<p style='margin:0.4em 0'><b>{escape(head)}</b> {escape(f'{rest} {report.line}'.strip())}</p>{tables}"
             f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p></div>"
         )
@@ -178,7 +180,8 @@ class Answer(Reported):
     def _report(self) -> Report:
         tables = tuple(self._tables()) if len(self) else ()
         notes = (*self._notes(), *simulated_notes(self.metadata, self._simulated))
-        return Report(title=self._title, line=self._line(), tables=tables, notes=notes)
+        doubt = self.metadata.doubt
+        return Report(title=self._title, line=self._line(), tables=tables, notes=notes, doubt=doubt)
 
 
 def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()") -> list[list[str]]:
@@ -296,7 +299,8 @@ def device_text(meta: TraceMetadata) -> str:
 
 def missing_facts(meta: TraceMetadata) -> list[str]:
     """Say what the trace does not hold; empty where nothing is missing."""
-    facts = [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
+    facts = [display_name(meta.doubt.rstrip("."), NOTE_CHARACTERS)] if meta.doubt else []
+    facts += [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
     if meta.capture_note:
         lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
         facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")

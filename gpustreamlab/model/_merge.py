@@ -19,7 +19,7 @@ from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 SAME_CALL_NS = 100_000  # Two records of one call differ by no more than this, by two clocks
 _HOST = SPAN_KINDS.index(SpanKind.HOST)
 _WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
-_ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work")
+_ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work", "refused_records")
 
 
 Ahead: TypeAlias = int | tuple[Int64Array, Int64Array]
@@ -406,6 +406,8 @@ def join_metadata(
         capture_windows=tuple(windows),
         host=told[0].host if len({meta.host for meta in told}) == 1 else "",
         title=next((meta.title for meta in told if meta.title), ""),
+        diagnostics=tuple(dict.fromkeys(chain.from_iterable(meta.diagnostics for meta in told))),
+        doubt=" ".join(dict.fromkeys(meta.doubt for meta in told if meta.doubt)),
         **{name: max(getattr(meta, name) for meta in told) for name in ("range_error_ns", "kernel_error_ns", "host_error_ns")},
         **{name: sum(getattr(meta, name) for meta in told) for name in _ADDED},
     )
