@@ -492,6 +492,8 @@ def _floor(run: Run) -> dict[str, int]:
     """
     program = run.program
     ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
+    if program.card.share_engine:
+        ways = dict.fromkeys(ways, "copies both ways")
     told = dict.fromkeys(ways.values(), 0)
     sm_ns = 0.0
     for work in program.works:

@@ -10,7 +10,16 @@ from itertools import chain
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import lane_devices, map_threaded, per_row
+from gpustreamlab.analysis._busy import (
+    count_durations,
+    interval_sum_ns,
+    is_work,
+    lane_devices,
+    lane_processes,
+    map_threaded,
+    per_row,
+    union_edges,
+)
 from gpustreamlab.analysis._calls import contain, lasted_ns, longest_call, named_calls, thread_lanes, time_in_calls
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, last_of_others, work_before
@@ -34,6 +43,8 @@ MOST_SKEW_NS = 300_000
 """Two launches of one thread cannot be at once: work that begins so much later, beside the work in front, is not late."""
 MOST_ROW_NS = 1_000_000
 """Nor can the launches of many streams: what a thread launched without a pause is not late for so long."""
+TOGETHER_SHARE = 0.01
+"""Processes whose kernels ran at once for more than this share of their time do not take turns."""
 TAIL_SHARE = 0.1
 """For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once."""
 FEW = 5
@@ -52,13 +63,20 @@ LEAST_SHARE = 0.1
 """A cause of the host counts from this share of the time for which the launch was late."""
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
-_ALLOCATES = re.compile(r"^(cu(da)?|hip)(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
+_ALLOCATES = re.compile(
+    r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE
+)
+_OF_CARD = re.compile(r"^(cu|hip|nccl|ur[A-Z]|ze[A-Z])")
 _LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
 _FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
 _PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
 _ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
+_FAULTS = re.compile(r"\((managed|managed, page fault)\)$|^GPU page faults$")
+_COOPERATIVE = re.compile(r"Cooperative", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
+LONGER = (Cause.SLOWED_DOWN, Cause.PAGE_FAULTS)
+"""Causes by which work began in time and took longer: without them it is shorter by as much, whatever else runs."""
 CODES = tuple(Cause)
 SURE = tuple(Certainty)
 
@@ -102,11 +120,12 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
     """Find out what held each piece up: first the host, until its launch; then the device, until its start."""
     if not len(pieces.row):
         return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
-    searches = (_serialised if is_serialised(trace) else _held_up, _strayed, _slowed)
+    searches = (_serialised if is_serialised(trace) else _held_up, _strayed, _slowed, _faulted)
     found = map_threaded(lambda search: [*search(trace, pieces)], searches, row_count=len(trace))
     parts = chain.from_iterable(found)
     piece, cause, certainty, before, call, waited_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    saves_ns = np.where(cause == CODES.index(Cause.SLOWED_DOWN), waited_ns, np.minimum(waited_ns, pieces.alone_ns[piece]))
+    is_longer = np.isin(cause, [CODES.index(code) for code in LONGER])
+    saves_ns = np.where(is_longer, waited_ns, np.minimum(waited_ns, pieces.alone_ns[piece]))
     return Found(
         piece=piece, cause=cause, certainty=certainty, before=before, call=call, waited_ns=waited_ns, saves_ns=saves_ns
     )
@@ -163,6 +182,22 @@ def _strayed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     first_of[trace.lane[::-1]] = np.arange(len(trace))[::-1]
     none = np.full(len(row), -1, np.int64)
     yield _part(piece, Cause.OTHER_STREAM, Certainty.PROVED, first_of[selected[row]], none, alone_ns)
+
+
+def _faulted(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
+    """Find kernels during which pages of managed memory were fetched, as they were not there when they were used."""
+    migrates = named_calls(trace, _FAULTS.search, SpanKind.ANNOTATION)
+    migrates &= np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)[trace.lane]
+    kernel = np.flatnonzero(pieces.counted & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
+    device, process = lane_devices(trace), lane_processes(trace)
+    key = device.astype(np.int64) * (int(process.max(initial=0)) + 1) + process
+    for tenant in np.unique(key[trace.lane[migrates]]).tolist():
+        own, row = (rows[key[trace.lane[rows]] == tenant] for rows in (np.flatnonzero(migrates), kernel))
+        steps = StepTime([union_edges(trace.start_ns[own], trace.end_ns[own])])
+        inside_ns, piece = steps.between(trace.start_ns[row], trace.end_ns[row]), piece_of(trace, pieces, row)
+        hit = np.flatnonzero((inside_ns > 0) & (piece >= 0))
+        none = np.full(len(hit), -1, np.int64)
+        yield _part(piece[hit], Cause.PAGE_FAULTS, Certainty.PROVED, none, none, inside_ns[hit])
 
 
 def _slowed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
@@ -282,6 +317,10 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     held = np.flatnonzero(waited_ns > LEAST_SHARE * pieces.host_ns[late])
     yield _part(late[held], Cause.EVENT_WAIT, Certainty.PROVED, source[held], none[held], waited_ns[held])
     left_ns, from_ns = pieces.host_ns[late] - waited_ns, awaited_ns
+    other, load, behind_ns = _loads_of_others(pieces, slow, row, lane, from_ns)
+    yield _part(other, Cause.LAZY_LOAD, Certainty.PROVED, none[: len(other)], load, 0 * load)
+    left_ns = np.where(behind_ns > from_ns, np.minimum(left_ns, pieces.steps.between(np.minimum(behind_ns, to_ns), to_ns)), left_ns)
+    from_ns = np.maximum(from_ns, np.minimum(behind_ns, to_ns))
     host_ns = left_ns.copy()
     for cause, calls in _blocking_calls(trace, slow):
         blocked_ns, _ = time_in_calls(trace, calls, lane, from_ns, to_ns)
@@ -294,6 +333,31 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
         yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], longest, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     yield _late_launches(pieces, late[rest], row[rest], before[rest], to_ns[rest] - from_ns[rest], from_ns[rest], left_ns[rest])
+
+
+def _loads_of_others(
+    pieces: Pieces, slow: Sequence[_Calls], row: Int64Array, lane: Int64Array, from_ns: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Find loads of code that held up launches before these of their thread: a load is billed once, to the launch it held.
+
+    Returned are pieces that loads held, with the loads, each once; and of each row until when such loads went on, in ns.
+    """
+    trace, behind_ns = pieces.trace, np.full(len(row), np.iinfo(np.int64).min)
+    calls = np.concatenate([rows for cause, rows in slow if cause is Cause.LAZY_LOAD] or [row[:0]])
+    launched = trace.edges.select(EdgeKind.LAUNCH)
+    held: dict[int, int] = {}
+    for call in np.unique(calls).tolist():
+        own = (trace.lane[launched.source] == trace.lane[call]) & (trace.start_ns[launched.source] >= trace.start_ns[call])
+        if not own.any():
+            continue
+        first = launched.source[own][np.argmin(trace.start_ns[launched.source[own]])]
+        is_later = (lane == trace.lane[call]) & (trace.queued_ns[row] > trace.start_ns[first]) & (trace.end_ns[call] > from_ns)
+        behind_ns[is_later] = np.maximum(behind_ns[is_later], trace.end_ns[call])
+        if is_later.any():
+            held[call] = int(launched.target[launched.source == first][0])
+    works = np.array([*held.values()], np.int64)
+    place = piece_of(trace, pieces, works)
+    return place[place >= 0], np.array([*held], np.int64)[place >= 0], behind_ns
 
 
 def _late_launches(
@@ -341,7 +405,17 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     yield Cause.PAGEABLE_COPY, np.flatnonzero(pageable)
     yield from slow
     yield Cause.ALLOC_SYNC, np.flatnonzero(allocates & ~of(lambda name: "async" in name.lower()))
+    known = blocks | of_device | pageable | allocates
+    yield Cause.HOST_CALL, long_calls(trace, np.concatenate([np.flatnonzero(known), *(rows for _, rows in slow)]))
     yield Cause.PROFILER_OVERHEAD, np.flatnonzero(of(_PROFILES.search))
+
+
+def long_calls(trace: Trace, known: Int64Array) -> Int64Array:
+    """Return the rows of calls that took far longer than a launch does, but those of which it is known why."""
+    is_long = named_calls(trace, _OF_CARD.match)
+    is_long[known] = False
+    rows = np.flatnonzero(is_long)
+    return rows[lasted_ns(trace, rows) > SLOW_CALL_NS]
 
 
 def blocked_ns(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
@@ -501,10 +575,11 @@ def _tests(
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
     yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
     yield from _legacy_streams(pieces, row, front)
-    for sign in _DIRECTION:
-        goes_so = named_calls(trace, sign.search, SpanKind.COPY)
+    shares = np.array([one.share_engine for one in trace.devices], bool)[device[trace.lane[row]]]
+    ways = [named_calls(trace, sign.search, SpanKind.COPY) for sign in _DIRECTION]
+    for goes_so, some in ((ways[0], True), (ways[1], True), (ways[0] | ways[1], shares)):
         copy, is_near = front(goes_so)
-        yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row], copy
+        yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row] & some, copy
     yield from _full_sms(trace, row, front)
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):
@@ -514,9 +589,57 @@ def _tests(
     channels = hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (channels[row] == channels[before]), before
+    long = long_calls(trace, np.concatenate([row[:0], *(rows for _, rows in slow)]))
+    is_long = (lasted_ns(trace, call) >= half_ns) & (trace.end_ns[call] <= trace.start_ns[row] + pieces.latency_ns)
+    yield Cause.HOST_CALL, Certainty.LIKELY, np.isin(call, long) & is_long & ~near(before), before
+    other, is_near = _other_tenant(trace, row, front)
+    yield Cause.TIME_SLICED, Certainty.LIKELY, is_near, other
     used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
     is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & is_many, before
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & _in_launch_order(trace, row, before), before
+
+
+def _other_tenant(trace: Trace, row: Int64Array, front: _Front) -> tuple[Int64Array, BoolArray]:
+    """Find kernels that began as one of another process, or of another context, ended: such take turns on a card.
+
+    Those that ever ran at once with others do not take turns (MPS). Green contexts of one process do not, either.
+    """
+    found, is_near = np.full(len(row), -1, np.int64), np.zeros(len(row), bool)
+    device = lane_devices(trace)
+    shares = {lane.process for lane in trace.lanes if lane.partition is not None or "green context" in lane.name}
+    keys = [(device[at], one.process, 0 if one.process in shares else one.context) for at, one in enumerate(trace.lanes)]
+    tenant = np.array([keys.index(key) for key in keys], np.int64)[trace.lane]
+    is_kernel = is_work(trace) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
+    for one in np.unique(tenant[row]).tolist():
+        own = is_kernel & (tenant == one)
+        others = is_kernel & (tenant != one) & (device[trace.lane] == keys[one][0])
+        if not own.any() or not others.any():
+            continue
+        edges = [union_edges(trace.start_ns[rows], trace.end_ns[rows]) for rows in (own, others)]
+        if count_durations(edges)[2] > TOGETHER_SHARE * min(map(interval_sum_ns, edges)):
+            continue
+        before, near = front(others)
+        asked = own[row]
+        found[asked], is_near[asked] = before[asked], near[asked]
+    return found, is_near
+
+
+def _in_launch_order(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
+    """Tell which rows are of a pair of streams whose kernels all ran one after the other as launched, and often in turn."""
+    found = np.zeros(len(row), bool)
+    if any("WaitEvent" in name for name in trace.names) or len(trace.edges.select(EdgeKind.WAIT)):
+        return found  # streams that wait for each other keep that order, too
+    lanes = trace.lane[row], trace.lane[before]
+    pairs = np.stack([np.minimum(*lanes), np.maximum(*lanes)])
+    for first, second in np.unique(pairs[:, before >= 0], axis=1).T.tolist():
+        own = np.flatnonzero(((trace.lane == first) | (trace.lane == second)) & is_work(trace))
+        own = own[np.argsort(trace.queued_ns[own], kind="stable")]
+        is_ordered = (trace.start_ns[own[1:]] >= trace.end_ns[own[:-1]]).all()
+        in_turn = (trace.lane[own[1:]] != trace.lane[own[:-1]]) & (trace.queued_ns[own[1:]] < trace.start_ns[own[:-1]])
+        if is_ordered and in_turn.sum() >= FEW and (trace.kind[own] == SPAN_KINDS.index(SpanKind.KERNEL)).all():
+            found |= (pairs[0] == first) & (pairs[1] == second) & (before >= 0)
+    return found
 
 
 def _front_on_card(trace: Trace, work: BoolArray, row: Int64Array, idle_since_ns: Int64Array, latency_ns: int) -> Int64Array:
@@ -591,9 +714,29 @@ def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
     is_small = (trace.partition[row] >= 0) & (trace.partition[before] >= 0) & (sms[row] < card_sms[row])
     yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & is_small, before
     yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills, before
+    is_whole = is_kernel & _are_cooperative(trace)
+    if is_whole[row].any():
+        before, near = front(is_kernel)
+        crowded = np.zeros(len(row), bool)
+        for needed, there_are in block_needs(trace):
+            crowded |= needed[before] + needed[row] > there_are[row]
+        lacks = np.ceil(blocks[row] / fit[row]) + np.minimum(blocks[before], sms[before]) > sms[row]
+        lacks &= shared(before) & near & is_whole[row]
+        yield Cause.COOPERATIVE, Certainty.PROVED, lacks & crowded, before
+        yield Cause.COOPERATIVE, Certainty.LIKELY, lacks, before
     before, near = front(is_kernel & (blocks >= sms))
     resident = np.ceil(np.minimum(blocks[before] / np.maximum(sms[before], 1), fit[before]))
     crowded = np.zeros(len(row), bool)
     for needed, there_are in block_needs(trace):
         crowded |= resident * needed[before] + needed[row] > there_are[row]
     yield Cause.SM_RESOURCES, Certainty.PROVED, shared(before) & near & crowded, before
+
+
+def _are_cooperative(trace: Trace) -> BoolArray:
+    """Tell which kernels were launched cooperatively, as their launches or their calls say; shape (n_spans,), bool."""
+    found = np.zeros(len(trace), bool)
+    if "detail" in trace.extra:
+        found |= np.array([*(one.is_cooperative for one in trace.details), False], bool)[trace.extra["detail"]]
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    found[launches.target] |= named_calls(trace, _COOPERATIVE.search)[launches.source]
+    return found

@@ -20,9 +20,9 @@ from gpustreamlab.analysis._busy import (
     require_one_rank,
     require_trace,
 )
-from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
+from gpustreamlab.analysis._causes import CODES, LONGER, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._changes import apart
-from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
+from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, make_room
 from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns, pieces_on_time
@@ -46,6 +46,7 @@ OF_HOST = (
     Cause.LAZY_LOAD,
     Cause.ALLOC_SYNC,
     Cause.PAGEABLE_COPY,
+    Cause.HOST_CALL,
     Cause.QUEUE_FULL,
     Cause.PROFILER_OVERHEAD,
 )
@@ -195,7 +196,8 @@ def _explanation(
     if advice is not None:
         slowed_ns = max((one.bound_ns for one in findings if one.code is Cause.SLOWED_DOWN), default=0)
         advice = replace(advice, slowed_ns=slowed_ns)
-        findings = _with_steps(trace, advice, findings, is_part=is_part or least_ns is not None)
+        asked = set() if least_ns is not None else {*used.tolist()} if is_part else {*range(len(trace.lanes))}
+        findings = _with_steps(trace, advice, findings, asked)
         if least_ns is None and advice.is_certain:
             findings += _short_and_late(trace, rows, advice, findings)
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
@@ -211,6 +213,8 @@ def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
     what can be mended without harm goes before it.
     """
     is_run, saves_ns = finding.code is not Cause.SERIALISED_BY_TOOL, -finding.saves_ns
+    if finding.code is Cause.LAZY_LOAD:
+        saves_ns = -min(finding.saves_ns, finding.waited_ns)  # it is loaded once: what comes again and again counts for more
     if finding.code is not Cause.EVENT_WAIT:
         return is_run, saves_ns, False, -finding.waited_ns
     return is_run, saves_ns, bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
@@ -258,17 +262,21 @@ def _forecast(advice: Advice) -> Forecast:
     )
 
 
-def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is_part: bool) -> list[Finding]:
-    """Give each change to the finding that it mends, or make one; what is then left of the others was scheduled anew."""
+def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], asked: set[int]) -> list[Finding]:
+    """Give each change to the finding that it mends, or make one where it is of the lanes asked for.
+
+    What is then left of the others was scheduled anew.
+    """
     left = [_without_gain(trace, advice, one) if advice.is_certain else one for one in findings]
     told = []
     for number, step in enumerate(advice.steps):
         causes = next((some for some in SAME_KIND if step.cause in some), frozenset({step.cause}))
         own = [one for one in left if one.code in causes and _is_of_step(trace, one, step)]
         own.sort(key=lambda one: (one.code is not step.cause, -one.waited_ns))
-        if not own and is_part:
+        works = step.before.program.works
+        if not own and not (asked and {works[place].home for place in step.places} <= asked):
             continue
-        first = step.before.program.works[step.places[0] if step.places else 0]
+        first = works[step.places[0] if step.places else 0]
         base = joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, step.held)
         text, fix = step_texts(trace, step)
         told.append(
@@ -322,13 +330,16 @@ def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Seq
         worth_ns = max(LATE_TIMES * int(np.median(lasted_ns)), LATE_SHARE * advice.measured_ns)
         if np.quantile(late_ns, 0.95) < worth_ns or (delays := delays_with_priority(advice, lane)) is None:
             continue
-        if delays[1].most_ns > 0.5 * delays[0].most_ns:
-            continue
         row = int(own[longest])
         base = _finding_of(trace, row, Cause.GRID_FILLS_DEVICE, int(late_ns[longest]))
+        # Latency is the loss here, not throughput: with priority or without the whole takes as long.
+        others = np.flatnonzero(rows & (trace.lane != lane) & (trace.start_ns < trace.start_ns[row]))
+        before = int(others[np.argmax(trace.end_ns[others])]) if len(others) else row
+        helps = delays[1].most_ns <= 0.5 * delays[0].most_ns
+        fix = _sooner(trace, advice, base) if helps else make_room(trace, row, before)
         waited = f"{format_ns(delays[0].median_ns)} in the median, and 5% of them {format_ns(delays[0].most_ns)} or longer"
         text = f"{len(own):,} short kernels of {stream!r} waited for room on the SMs: {waited}."
-        found.append(replace(base, text=text, fix=_sooner(trace, advice, base), piece_count=len(own)))
+        found.append(replace(base, text=text, fix=fix, piece_count=len(own), waited_ns=int(late_ns.sum()), other_row=before))
     return found
 
 
@@ -514,7 +525,7 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, most_ns: int, least_ns:
     waited_ns = np.bincount(group, weights=found.saves_ns)
     cause_of_group = np.zeros(len(groups), np.int64)
     cause_of_group[group_of_pair] = cause
-    is_elsewhere = cause_of_group == CODES.index(Cause.OTHER_STREAM)
+    is_elsewhere = np.isin(cause_of_group, [CODES.index(code) for code in (Cause.OTHER_STREAM, *LONGER)])
     bound_ns = np.where(is_elsewhere, waited_ns, np.minimum(waited_ns, most_ns))
     # Why work that had been launched did not begin is told also where nothing is to be gained by it.
     is_of_host = np.isin(cause_of_group, [CODES.index(code) for code in OF_HOST])

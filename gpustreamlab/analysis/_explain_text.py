@@ -8,7 +8,7 @@ from types import MappingProxyType
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
-from gpustreamlab.typing import Cause, SpanKind
+from gpustreamlab.typing import Cause, LaneKind, SpanKind
 
 _NAME_WIDTH = 40
 
@@ -51,6 +51,26 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "{call} held up the host before it launched {work}.",
             "Allocate before the loop, or from a pool: lab.xp arrays, or lab.stream({stream}).scratch(size_bytes).",
         ),
+        Cause.HOST_CALL: (
+            "{call} held up the host before it launched {work}.",
+            "Make that call before the loop, or from another thread; one that waits for the device is shorter where little is "
+            "queued.",
+        ),
+        Cause.COOPERATIVE: (
+            "{work} is a cooperative launch, all blocks of which have to be on the SMs at once; {other} had some of these for "
+            "{queued}.",
+            "Launch it first, with fewer blocks, or give the other one SMs of its own: lab.partition(...).",
+        ),
+        Cause.TIME_SLICED: (
+            "{work} waited {queued} and began as {other} ended: two processes, or contexts, share the card by slices of time.",
+            "Start the processes under MPS (nvidia-cuda-mps-control -d), or put the work into one process, with streams, or with "
+            "green contexts where each needs SMs of its own: lab.partition(...).",
+        ),
+        Cause.PAGE_FAULTS: (
+            "{name} took {lasted}, and for {waited} of that pages of managed memory were moved, as it used some that were not there.",
+            "Fetch the pages before: cudaMemPrefetchAsync on its stream, or cudaMemAdvise; or use device memory and copies. Where "
+            "it goes on, look at the order in which its threads use them.",
+        ),
         Cause.PAGEABLE_COPY: (
             "{call} of pageable memory held up the host before it launched {work}.",
             "Let the host's side of the copy be pinned memory: lab.memory.pinned_empty(shape, dtype).",
@@ -61,8 +81,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.GRID_FILLS_DEVICE: (
             "{other} has {blocks} blocks and fills all {sms} SMs; {work} waited {queued} until some were free.",
-            "Launch the shorter one first, or give it a stream with priority or with SMs of its own: "
-            "lab.stream('new', priority=-1), or lab.partition(new=16, rest='rest') and lab.stream('new', partition='new').",
+            "{make_room}",
         ),
         Cause.PARTITION_SMALL: (
             "{other} has {blocks} blocks and fills the {sms} SMs of the partition; {work} waited {queued} for them.",
@@ -173,6 +192,7 @@ def finding_texts(
         "stream": stream(row),
         "other_stream": stream(before),
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
+        "lasted": lasted(row),
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
@@ -186,11 +206,42 @@ def finding_texts(
         "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
         "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
-        "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
+        "queue": _queue(trace, is_proved=is_proved),
+        "make_room": make_room(trace, row, before),
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])
     return happened, fix
+
+
+_QUEUES = 8  # Streams that have a queue of their own by default
+
+
+def _queue(trace: Trace, *, is_proved: bool) -> str:
+    """Say why two streams may share a hardware queue, and what would tell."""
+    if is_proved:
+        return "both came through one hardware queue"
+    if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > _QUEUES:
+        return "more streams than hardware queues share them"
+    return (
+        "all work of the two ran one after the other, in the order of its launches, as it does through one hardware queue "
+        "(CUDA_DEVICE_MAX_CONNECTIONS=1). The queues of kernels, which would tell, are not recorded; lab.capture('kernels') does"
+    )
+
+
+def make_room(trace: Trace, row: int, before: int) -> str:
+    """Say what to do for work that waits for SMs; priority is not advised to a stream that has it."""
+    own, other = (trace.lanes[int(trace.lane[one])] for one in (row, before))
+    share = "lab.partition(new=16, rest='rest') and lab.stream('new', partition='new')"
+    if own.priority < other.priority:
+        return (
+            f"Its stream has priority already ({own.priority}), which does not push out blocks that run. Give it SMs of its own, "
+            f"{share}, or let the other kernel have more blocks that each take less time."
+        )
+    return (
+        "Launch the shorter one first, or give it a stream with priority or with SMs of its own: "
+        f"lab.stream('new', priority=-1), or {share}."
+    )
 
 
 def _mend_wait(stream: str, other: str, *, is_needed: bool) -> str:
@@ -210,7 +261,7 @@ def _ruled_out(trace: Trace) -> str:
     """Say what the records of a trace exclude, and what nobody can tell without them."""
     has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
     known: dict[str, bool] = {
-        "one copy engine": True,
+        "one copy engine": trace.metadata.device.copy_engines is not None or not trace.metadata.imported,
         "an event that its stream waited for": has_calls and trace.metadata.waits_told,
         "a slow launch": has_calls,
         "full SMs": "grid_blocks" in trace.extra and trace.metadata.device.sm_count > 0,

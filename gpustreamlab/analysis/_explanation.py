@@ -265,8 +265,9 @@ class Explanation(Reported):
         if self.asked:
             return self.asked
         if self.forecast is not None and (self.findings or len(self.streams) > 1):
-            perhaps_ns = max([0, *(one.bound_ns for one in self.findings)])
-            return self.forecast.line(min(perhaps_ns, self.bound_ns))
+            longer = {Cause.SLOWED_DOWN, Cause.PAGE_FAULTS}  # of work that began in time, whatever overlap could save
+            perhaps_ns = (one.bound_ns if one.code in longer else min(one.bound_ns, self.bound_ns) for one in self.findings)
+            return self.forecast.line(max(perhaps_ns, default=0))
         if len(self.streams) < 2 and not self.findings:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
             return "one stream, so nothing can overlap" if self.streams else nothing

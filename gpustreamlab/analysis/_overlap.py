@@ -43,6 +43,7 @@ _DIRECTIONS = (
     ("copies to the device share an engine", re.compile(r"\bHto[DA]\b")),
     ("copies to the host share an engine", re.compile(r"\b[DA]toH\b")),
 )
+_EITHER_WAY = (("copies both ways share the one engine of the card", re.compile(r"\b(Hto[DA]|[DA]toH)\b")),)
 SMS_SHARED = "kernels share the SMs"
 """What bounds the streams where the SMs do."""
 
@@ -74,7 +75,7 @@ def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
     are_grids_known = bool(is_kernel.any()) and blocks is not None and bool((blocks[is_kernel] > 0).all())
     for device in trace.devices:
         own = of_device(trace, device)
-        needed += _copy_times(trace, rows & own)
+        needed += _copy_times(trace, rows & own, _EITHER_WAY if device.share_engine else _DIRECTIONS)
         if blocks is not None and device.sm_count:
             needed += _sm_times(trace, is_kernel & own, blocks, device.sm_count)
         are_grids_known &= bool(device.sm_count) or not (is_kernel & own).any()
@@ -89,12 +90,12 @@ def bound_note(shared: Shared) -> str:
         if shared.are_grids_known
         else "and that kernels may share SMs is left out where their grids are not known"
     )
-    return f"At most: the busiest stream hides all others, copies in one direction share one engine, {sms}."
+    return f"At most: the busiest stream hides all others, copies in one direction share an engine, {sms}."
 
 
-def _copy_times(trace: Trace, rows: BoolArray) -> Iterator[tuple[int, str]]:
+def _copy_times(trace: Trace, rows: BoolArray, ways: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[tuple[int, str]]:
     is_copy = rows & (trace.kind == SPAN_KINDS.index(SpanKind.COPY))
-    for reason, sign in _DIRECTIONS:
+    for reason, sign in ways:
         is_named = np.array([sign.search(name) is not None for name in trace.names], bool)
         if is_named.any():
             yield busy_sum_ns(trace, is_copy & is_named[trace.name]), reason

@@ -73,6 +73,7 @@ class Card(NamedTuple):
     slots_per_sm: int
     memory_bytes_per_s: int
     priority_range: tuple[int, int]
+    share_engine: bool = False  # whether copies both ways share one engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -169,6 +170,7 @@ def _card_of(trace: Trace) -> Card:
         1 << max(5, math.ceil(math.log2(max(1, device.sm_limits.blocks)))),
         device.memory_bytes_per_s or 1 << 60,
         (max(priorities), min(priorities)),
+        device.share_engine,
     )
 
 

@@ -174,10 +174,10 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
         text = f"{count_text(len(whole), 'launch of a graph', 'launches of graphs')} are one span each: what ran in them is not told."
         yield Doubt("whole graphs", len(whole), int(work.sum()), 0, text)
     overhead = np.flatnonzero(named_calls(trace, _OVERHEAD.match))
-    if len(overhead):
-        took_ns = int(lasted_ns(trace, overhead).sum())
+    if len(overhead) or meta.profiler_ns:
+        took_ns = int(lasted_ns(trace, overhead).sum()) + meta.profiler_ns
         share = format_share(took_ns / max(1, int(trace.end_ns.max() - trace.start_ns.min())))
-        yield Doubt("overhead", len(overhead), 0, took_ns, f"The profiler itself took {format_ns(took_ns)}, {share} of the time.")
+        yield Doubt("overhead", max(1, len(overhead)), 0, took_ns, f"The profiler itself took {format_ns(took_ns)}, {share} of the time.")
 
 
 def _launches(trace: Trace) -> tuple[int, Int64Array]:

@@ -73,6 +73,7 @@ _SM_NUMBERS = {
 _STREAM_ROW = re.compile(r"^stream \d+\s*$")  # How PyTorch's profiler names the rows of streams
 _THREAD_NAME = re.compile(r"^thread (\d+) \((.+)\)$")
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
+_ROCM_COPY = re.compile(r"^Copy(Host|Device)To(Host|Device)$")
 _THREADS_GRID = "hipExtModuleLaunchKernel"  # Tells its grid in threads, not in blocks. Source: the HIP API
 _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 
@@ -369,6 +370,8 @@ def _work_name(full: str, kind: SpanKind) -> str:
         return short_name(full)
     if kind is SpanKind.FILL:
         return "memset"
+    if found := _ROCM_COPY.match(full):
+        return f"memcpy {found[1][0]}to{found[2][0]}"
     found = _COPY.match(full)
     if found is None:
         return full

@@ -413,6 +413,8 @@ class TraceMetadata(Told):
     """Records of another tool's file that were left out, as their times make no sense."""
     diagnostics: tuple[str, ...] = ()
     """Warnings and errors that another tool wrote into its file."""
+    profiler_ns: Count = 0
+    """Time that another tool's own records say that it took itself, in ns."""
     doubt: str = ""
     """What says that another tool's file is incomplete or its times are off, in a sentence; see `gpustreamlab.Trace.quality`."""
     waits_told: bool = True
