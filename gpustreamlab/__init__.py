@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpustreamlab.cluster import Cluster
     from gpustreamlab.errors import ClusterError, GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
-    from gpustreamlab.model import Layout, WorkqueueOptions, merge
+    from gpustreamlab.model import Layout, WorkqueueOptions
     from gpustreamlab.node import Node
     from gpustreamlab.recorded import record
     from gpustreamlab.session import Session
@@ -67,7 +67,7 @@ _HOMES = {
     "compare": "trace",
     "load_ipython_extension": "magics",
     "load_trace": "trace",
-    "merge": "model",
+    "merge": "trace",
     "plan_partitions": "analysis",
     "record": "recorded",
     "unload_ipython_extension": "magics",

@@ -11,7 +11,6 @@ from gpustreamlab.analysis._pieces import StepTime
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
-
 MOST_OF = 0.5
 """An operation counts for a time in which it was open for more than this share of it."""
 

@@ -319,7 +319,9 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     left_ns, from_ns = pieces.host_ns[late] - waited_ns, awaited_ns
     other, load, behind_ns = _loads_of_others(pieces, slow, row, lane, from_ns)
     yield _part(other, Cause.LAZY_LOAD, Certainty.PROVED, none[: len(other)], load, 0 * load)
-    left_ns = np.where(behind_ns > from_ns, np.minimum(left_ns, pieces.steps.between(np.minimum(behind_ns, to_ns), to_ns)), left_ns)
+    left_ns = np.where(
+        behind_ns > from_ns, np.minimum(left_ns, pieces.steps.between(np.minimum(behind_ns, to_ns), to_ns)), left_ns
+    )
     from_ns = np.maximum(from_ns, np.minimum(behind_ns, to_ns))
     host_ns = left_ns.copy()
     for cause, calls in _blocking_calls(trace, slow):
@@ -416,6 +418,28 @@ def long_calls(trace: Trace, known: Int64Array) -> Int64Array:
     is_long[known] = False
     rows = np.flatnonzero(is_long)
     return rows[lasted_ns(trace, rows) > SLOW_CALL_NS]
+
+
+IN_CALLS = (Cause.PAGEABLE_COPY, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL)
+"""Causes of the host that are told as well where the whole card was idle meanwhile; waits have changes of their own."""
+
+
+def idle_in_calls(trace: Trace, pieces: Pieces) -> Iterator[tuple[Cause, Int64Array, Int64Array, Int64Array]]:
+    """Find calls in which a thread was while the whole card was idle, before it launched what came next.
+
+    Yields a cause, and for each such pause the row that came next, the longest call, and the time in such calls in ns.
+    """
+    busy = union_edges(trace.start_ns[pieces.counted], trace.end_ns[pieces.counted])
+    from_ns, to_ns = busy[1:-1:2], busy[2::2]
+    rows = np.flatnonzero(pieces.counted)
+    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
+    row = rows[np.searchsorted(trace.start_ns[rows], to_ns)]
+    lane = thread_lanes(trace, pieces.launch)(row)
+    for cause, calls in _blocking_calls(trace, tuple(_slow_launches(trace))):
+        if cause in IN_CALLS and len(calls):
+            inside_ns, _ = time_in_calls(trace, calls, lane, from_ns, to_ns)
+            hit = np.flatnonzero(inside_ns)
+            yield cause, row[hit], longest_call(trace, calls, lane[hit], from_ns[hit], to_ns[hit]), inside_ns[hit]
 
 
 def blocked_ns(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:

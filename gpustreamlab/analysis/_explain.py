@@ -20,7 +20,7 @@ from gpustreamlab.analysis._busy import (
     require_one_rank,
     require_trace,
 )
-from gpustreamlab.analysis._causes import CODES, LONGER, SURE, Found, find_causes, piece_of
+from gpustreamlab.analysis._causes import CODES, LONGER, SURE, Found, find_causes, idle_in_calls, piece_of
 from gpustreamlab.analysis._changes import apart
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, make_room
 from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast, joined
@@ -69,6 +69,10 @@ FEWEST_LATE, SHORT_SHARE, LATE_TIMES, LATE_SHARE = 4, 0.1, 5, 0.01
 take, and for so much of the run."""
 LEAST_DELAY = 0.1
 """By which share of the delay work has to begin sooner for a priority to be told."""
+SLOWED_TOLD = 4
+"""How many kernels that were slowed are told by their names."""
+IDLE_SHARE = 0.05
+"""From which share of that time on it is told that the card was idle while the host was in a call."""
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 WAIT_WEIGHT = 0.5
@@ -201,6 +205,8 @@ def _explanation(
         if least_ns is None and advice.is_certain:
             findings += _short_and_late(trace, rows, advice, findings)
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
+    if least_ns is None and not is_part:
+        findings += _idle_in_calls(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
     return replace(result, findings=tuple(sorted(findings, key=_rank)))
@@ -277,8 +283,9 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], asked
         if not own and not (asked and {works[place].home for place in step.places} <= asked):
             continue
         first = works[step.places[0] if step.places else 0]
-        base = joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, step.held)
-        text, fix = step_texts(trace, step)
+        held = step.held or [(call.row, works[call.works[0]].row) for call in step.shortened]
+        base = joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, held)
+        text, fix = _texts_of_call(trace, base) if step.shortened and not own else step_texts(trace, step)
         told.append(
             replace(
                 base,
@@ -315,6 +322,33 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))
 
 
+def _idle_in_calls(trace: Trace, pieces: Pieces, findings: Sequence[Finding], least_ns: int) -> list[Finding]:
+    """Tell of calls that held the host while the whole card was idle, by their names, where that is not told already."""
+    told = {(one.code, trace.name[one.call_row]) for one in findings if one.call_row >= 0}
+    if any(one.saves_ns and one.code in CALLED for one in findings):
+        return []
+    found = []
+    for code, row, call, inside_ns in idle_in_calls(trace, pieces):
+        for name in np.unique(trace.name[call]).tolist():
+            own = np.flatnonzero(trace.name[call] == name)
+            total_ns, longest = int(inside_ns[own].sum()), own[np.argmax(inside_ns[own])]
+            if total_ns < least_ns or (code, name) in told:
+                continue
+            base = _finding_of(
+                trace, int(row[longest]), code, total_ns, [*zip(call[own].tolist(), row[own].tolist(), strict=True)]
+            )
+            text, fix = _texts_of_call(trace, base)
+            idle = f" Nothing ran on the card meanwhile: {format_ns(total_ns)} in all."
+            found.append(replace(base, text=text + idle, fix=fix, bound_ns=total_ns, waited_ns=total_ns))
+    return found
+
+
+def _texts_of_call(trace: Trace, finding: Finding) -> tuple[str, str]:
+    """Say what happened in the call of a finding, and what to do."""
+    words = {"piece": 0, "before": -1, "call": finding.call_row, "waited_ns": finding.waited_ns}
+    return finding_texts(finding.code, trace, finding.pieces, **words, is_proved=True, is_needed=False)
+
+
 def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequence[Finding]) -> list[Finding]:
     """Find streams of short kernels that wait for long behind a full card: that costs the run nothing, and each much."""
     found = []
@@ -337,7 +371,8 @@ def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Seq
         before = int(others[np.argmax(trace.end_ns[others])]) if len(others) else row
         helps = delays[1].most_ns <= 0.5 * delays[0].most_ns
         fix = _sooner(trace, advice, base) if helps else make_room(trace, row, before)
-        waited = f"{format_ns(delays[0].median_ns)} in the median, and 5% of them {format_ns(delays[0].most_ns)} or longer"
+        most_ns, median_ns = (format_ns(int(np.quantile(late_ns, share))) for share in (0.95, 0.5))
+        waited = f"{median_ns} in the median, and 5% of them {most_ns} or longer"
         text = f"{len(own):,} short kernels of {stream!r} waited for room on the SMs: {waited}."
         found.append(replace(base, text=text, fix=fix, piece_count=len(own), waited_ns=int(late_ns.sum()), other_row=before))
     return found
@@ -551,6 +586,14 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, most_ns: int, least_ns:
     ]
 
 
+def _slowed_text(trace: Trace, row: Int64Array, waited_ns: Int64Array) -> str:
+    """Say which kernels were slowed, where there are several, by their names; what cost most comes first."""
+    sums = [(int(waited_ns[trace.name[row] == name].sum()), name) for name in np.unique(trace.name[row]).tolist()]
+    told = [f"{display_name(trace.names[name], 40)} {format_ns(cost_ns)}" for cost_ns, name in sorted(sums, reverse=True)]
+    more = f" and {len(told) - SLOWED_TOLD:,} others" if len(told) > SLOWED_TOLD else ""
+    return f" In all {', '.join(told[:SLOWED_TOLD])}{more}." if len(told) > 1 else ""
+
+
 def _finding(
     trace: Trace,
     pieces: Pieces,
@@ -579,6 +622,8 @@ def _finding(
         is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
         is_needed=bool(are_needed[0]),
     )
+    if code is Cause.SLOWED_DOWN:
+        text += _slowed_text(trace, pieces.row[late], found.waited_ns[members])
     return Finding(
         code=code,
         certainty=SURE[int(found.certainty[longest])],

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
+from gpustreamlab.analysis._utilization import blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, LaneKind, SpanKind
 
@@ -53,8 +54,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.HOST_CALL: (
             "{call} held up the host before it launched {work}.",
-            "Make that call before the loop, or from another thread; one that waits for the device is shorter where little is "
-            "queued.",
+            "Make that call before the loop, from another thread, or before you wait for what runs; upload a graph first, with "
+            "cudaGraphUpload.",
         ),
         Cause.COOPERATIVE: (
             "{work} is a cooperative launch, all blocks of which have to be on the SMs at once; {other} had some of these for "
@@ -76,8 +77,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Let the host's side of the copy be pinned memory: lab.memory.pinned_empty(shape, dtype).",
         ),
         Cause.COPY_ENGINE: (
-            "{work} waited {queued} and began as {other} ended: copies in one direction share an engine.",
-            "The two never run at once. Give the streams kernels to run meanwhile, or a copy in the other direction.",
+            "{work} waited {queued} and began as {other} ended: {engine}.",
+            "The two never run at once. Give the streams kernels to run meanwhile{or_back}.",
         ),
         Cause.GRID_FILLS_DEVICE: (
             "{other} has {blocks} blocks and fills all {sms} SMs; {work} waited {queued} until some were free.",
@@ -97,7 +98,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.QUEUE_ALIAS: (
             "{work} began as {other} ended, with room left on the SMs: {queue}.",
-            "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams.",
+            "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams; if they then run at once, it was "
+            "that.",
         ),
         Cause.GRAPH_ORDER: (
             "{work} and {other} are of one launch of a CUDA graph, which holds their order.",
@@ -124,8 +126,9 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Unset CUDA_LAUNCH_BLOCKING, and run without tools that serialise kernels.",
         ),
         Cause.SLOWED_DOWN: (
-            "{name} took {waited} longer beside {other} than it takes alone (median of its launches).",
-            "Share out the SMs: lab.partition(...). If both are bound by memory, nothing is gained by overlap.",
+            "{name} took {waited} longer beside {other} than it takes alone (median of its launches).{sms_taken}",
+            "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. If both are bound by memory, nothing is gained "
+            "by overlap.",
         ),
         Cause.NOT_OFFERED: (
             "For {missing} only one stream had work queued or running, the longest time {stream} for {longest}.",
@@ -185,6 +188,7 @@ def finding_texts(
     part = int(trace.partition[before]) if before >= 0 else -1
     blocks = trace.extra.get("grid_blocks")
     launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
+    shares = any(one.share_engine for one in trace.devices if one.ordinal == trace.lanes[int(trace.lane[row])].device)
     words = {
         "name": name(row),
         "work": f"{name(row)} on {stream(row)}",
@@ -206,8 +210,13 @@ def finding_texts(
         "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
         "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
+        "engine": "the card has one copy engine, which both directions share"
+        if shares
+        else "copies in one direction share an engine",
+        "or_back": "" if shares else ", or a copy in the other direction",
         "queue": _queue(trace, is_proved=is_proved),
         "make_room": make_room(trace, row, before),
+        "sms_taken": _sms_taken(trace, row, before) if code is Cause.SLOWED_DOWN else "",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])
@@ -227,6 +236,18 @@ def _queue(trace: Trace, *, is_proved: bool) -> str:
         "all work of the two ran one after the other, in the order of its launches, as it does through one hardware queue "
         "(CUDA_DEVICE_MAX_CONNECTIONS=1). The queues of kernels, which would tell, are not recorded; lab.capture('kernels') does"
     )
+
+
+def _sms_taken(trace: Trace, row: int, before: int) -> str:
+    """Say what SMs that another kernel takes explain of how long one took, as far as their grids tell."""
+    blocks, sms = trace.extra.get("grid_blocks"), trace.metadata.device.sm_count
+    if blocks is None or before < 0 or not (sms and blocks[row] > 0 and blocks[before] > 0):
+        return ""
+    fit = blocks_that_fit(trace)[[row, before]]
+    taken = min(sms - 1, -(-int(blocks[before]) // max(1, int(fit[1]))), int(blocks[before]))
+    alone, beside = (-(-int(blocks[row]) // int(fit[0] * count)) for count in (sms, sms - taken))
+    waves = f", so that its {int(blocks[row]):,} blocks take {beside:,} turns in place of {alone:,}" if beside > alone else ""
+    return f" The other takes {taken:,} or more of the {sms:,} SMs{waves}; the rest is memory, caches or clocks."
 
 
 def make_room(trace: Trace, row: int, before: int) -> str:
@@ -271,7 +292,7 @@ def _ruled_out(trace: Trace) -> str:
         del known["an event that its stream waited for"]
     lacks = [what for what, is_known in known.items() if not is_known]
     unknown = f". Not recorded, so that nobody can tell: {', '.join(lacks)}" if lacks else ""
-    return ", ".join(what for what, is_known in known.items() if is_known) + unknown
+    return (", ".join(what for what, is_known in known.items() if is_known) or "nothing") + unknown
 
 
 _ELSE_FEWER = "It may have waited in between: lab.capture('kernels', host=True), and run it again. Else make fewer,"

@@ -77,6 +77,8 @@ class Finding:
     """Row of the last call of that thread before the launch of the longest, or -1."""
     launch_row: int = -1
     """Row of that launch, or -1."""
+    operation: str | None = None
+    """The operation of a framework, or the range of NVTX, in which the thread was meanwhile; None where none was open."""
     function: str | None = None
     """Where the thread stood most often, in all such gaps; None without samples of its stack."""
     function_share: float = 0.0

@@ -82,7 +82,9 @@ class Quality(Answer):
     def _tables(self) -> list[ReportTable]:
         rows = [["check", "records", "what it means"]]
         rows += [[one.check, f"{one.count:,}{f' of {one.of:,}' if one.of else ''}", one.text] for one in self.doubts]
-        return [ReportTable(caption="What speaks against the trace", rows=rows, lines=[one.text for one in self.doubts], wraps=True)]
+        return [
+            ReportTable(caption="What speaks against the trace", rows=rows, lines=[one.text for one in self.doubts], wraps=True)
+        ]
 
     def _report(self) -> Report:
         return replace(Answer._report(self), doubt="")  # it is what the table begins with
@@ -159,7 +161,9 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
             f"call, by up to {format_ns(worst_ns)}. What the host did meanwhile may be off by as much.",
         )
     if dropped := meta.dropped_spans:
-        yield Doubt("dropped", dropped, len(trace) + dropped, 0, f"{count_text(dropped, 'span')} were dropped, as a buffer was full.")
+        yield Doubt(
+            "dropped", dropped, len(trace) + dropped, 0, f"{count_text(dropped, 'span')} were dropped, as a buffer was full."
+        )
     if meta.diagnostics:
         told = "; ".join(display_name(one, 160).rstrip(".") for one in meta.diagnostics[:LISTED])
         yield Doubt("tool", len(meta.diagnostics), 0, 0, f"The tool that recorded it warns: {told}.")
@@ -177,7 +181,13 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
     if len(overhead) or meta.profiler_ns:
         took_ns = int(lasted_ns(trace, overhead).sum()) + meta.profiler_ns
         share = format_share(took_ns / max(1, int(trace.end_ns.max() - trace.start_ns.min())))
-        yield Doubt("overhead", max(1, len(overhead)), 0, took_ns, f"The profiler itself took {format_ns(took_ns)}, {share} of the time.")
+        yield Doubt(
+            "overhead",
+            max(1, len(overhead)),
+            0,
+            took_ns,
+            f"The profiler itself took {format_ns(took_ns)}, {share} of the time.",
+        )
 
 
 def _launches(trace: Trace) -> tuple[int, Int64Array]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpustreamlab._util.words import text_width, wrap_sentence
 from gpustreamlab.analysis._scale import count_text
-from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name, show_text
+from gpustreamlab.model import SPAN_KINDS, UNNAMED_SOURCE, Lane, Partition, Trace, TraceMetadata, display_name, show_text
 from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array
 
 if TYPE_CHECKING:
@@ -292,7 +292,10 @@ def _html_row(table: ReportTable, place: int) -> str:
 
 def device_text(meta: TraceMetadata) -> str:
     """Name the device, and say whether it is real, as far as that is known."""
-    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("from columns", meta.is_from_columns))
+    known = (
+        *(("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("from columns", meta.is_from_columns)),
+        ("as a file says", meta.capture_source == UNNAMED_SOURCE),
+    )
     source = next((word for word, is_so in known if is_so), "measured on hardware")
     return f"{display_name(meta.device_name)} ({source})"
 

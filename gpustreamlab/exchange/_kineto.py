@@ -41,7 +41,18 @@ from gpustreamlab.exchange._frame import (
     wait_note,
 )
 from gpustreamlab.exchange._json_events import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
-from gpustreamlab.model import CHROME_BACKEND, KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, WorkDetail, most_blocks
+from gpustreamlab.model import (
+    CHROME_BACKEND,
+    KINETO_BACKEND,
+    SPAN_KINDS,
+    UNNAMED_SOURCE,
+    Device,
+    Lane,
+    SMLimits,
+    Trace,
+    WorkDetail,
+    most_blocks,
+)
 from gpustreamlab.recorder import DEPENDENCY_COLUMNS, MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
@@ -142,7 +153,7 @@ class _Maker:
         details = self._describe(work, hides_grid)
         frame = Frame(
             backend=KINETO_BACKEND if self._is_known else CHROME_BACKEND,
-            source="PyTorch's profiler" if self._is_known else "a program that the file does not name",
+            source="PyTorch's profiler" if self._is_known else UNNAMED_SOURCE,
             path=self._paths[0],
             lanes=self._lanes(threads),
             threads=[name for name, _ in threads],
@@ -354,7 +365,7 @@ class _Maker:
         if self._has_pairs and told.unsaid_count:
             facts.append(f"{told.unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
         if self._lacks_waits() and (row_count < self._wait_calls or not row_count):
-            advice = "" if row_count else "; the profiler tells it with enable_cuda_sync_events=True"
+            advice = "" if row_count or not self._is_known else "; the profiler tells it with enable_cuda_sync_events=True"
             facts.append(wait_note(row_count, self._wait_calls, advice))
         return facts
 
@@ -635,11 +646,11 @@ class Events:
 
     def _stream_key(self, told: tuple[Any, ...]) -> StreamKey:
         """Return what tells a stream apart; ROCm tells no context."""
-        device, context, stream, process, thread = told
+        device, context, stream, _, thread = told
         if stream is None:
             stream = _number_of(thread)
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
-        return StreamKey(self._file, max(_number_of(process if device is None else device), 0), context, stream)
+        return StreamKey(self._file, max(_number_of(device), 0), context, stream)
 
 
 def _without_context(key: StreamKey) -> tuple[int, int, int]:

@@ -154,7 +154,9 @@ class _Maker:
         self._wait_count = 0
         dependencies = self._dependencies()
         self._lacks_waits = self._has_pairs and not (
-            len(self._is_wait) and (call >= 0)[work["kind"] != ANNOTATION].all() and self._wait_count == np.count_nonzero(self._is_wait)
+            len(self._is_wait)
+            and (call >= 0)[work["kind"] != ANNOTATION].all()
+            and self._wait_count == np.count_nonzero(self._is_wait)
         )
         started = [told.get("utcEpochNs") for told in self._report.facts("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])]
         return Frame(

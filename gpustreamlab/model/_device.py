@@ -347,6 +347,8 @@ def interpolate(at_ns: Int64Array, values: Int64Array, times_ns: Int64Array) -> 
 COLUMNS_BACKEND = "columns"
 """Name of the backend of traces that were made of plain columns: how those were measured is not known."""
 
+UNNAMED_SOURCE = "a program that the file does not name"
+"""What recorded a trace where its file does not tell: nor whether its times were measured."""
 KINETO_BACKEND = "kineto"  # Name of the backend of traces that were read from files of PyTorch's profiler
 NSYS_BACKEND = "nsys"  # Likewise, of Nsight Systems
 CHROME_BACKEND = "chrome"  # Likewise, of JSON in Chrome's trace event format that none of those wrote
