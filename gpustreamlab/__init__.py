@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpustreamlab.session import Session
     from gpustreamlab.streams.stream import Event, Stream
     from gpustreamlab.timeline import Comparison, Timeline
-    from gpustreamlab.trace import Trace, compare, load_trace
+    from gpustreamlab.trace import Trace, compare, load_trace, merge
 
 __all__ = [
     "Cluster",

@@ -431,6 +431,6 @@ def _trace_of(source: object, which: str) -> Trace:
     if isinstance(source, SupportsTrace):
         return source.trace
     raise OptionError(
-        f"{which} got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object with a trace. Use "
-        "for example compare('before.parquet', lab.trace)."
+        f"{which} got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object with a trace. "
+        "Use for example compare('before.parquet', lab.trace)."
     )

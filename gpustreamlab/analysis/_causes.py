@@ -319,10 +319,9 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     left_ns, from_ns = pieces.host_ns[late] - waited_ns, awaited_ns
     other, load, behind_ns = _loads_of_others(pieces, slow, row, lane, from_ns)
     yield _part(other, Cause.LAZY_LOAD, Certainty.PROVED, none[: len(other)], load, 0 * load)
-    left_ns = np.where(
-        behind_ns > from_ns, np.minimum(left_ns, pieces.steps.between(np.minimum(behind_ns, to_ns), to_ns)), left_ns
-    )
-    from_ns = np.maximum(from_ns, np.minimum(behind_ns, to_ns))
+    behind_ns = np.minimum(behind_ns, to_ns)
+    left_ns = np.where(behind_ns > from_ns, np.minimum(left_ns, pieces.steps.between(behind_ns, to_ns)), left_ns)
+    from_ns = np.maximum(from_ns, behind_ns)
     host_ns = left_ns.copy()
     for cause, calls in _blocking_calls(trace, slow):
         blocked_ns, _ = time_in_calls(trace, calls, lane, from_ns, to_ns)
@@ -610,18 +609,24 @@ def _tests(
         since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
         last = time_in_calls(trace, functions, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
         yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns), before
-    channels = hardware_queues(trace)
-    is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
-    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (channels[row] == channels[before]), before
     long = long_calls(trace, np.concatenate([row[:0], *(rows for _, rows in slow)]))
     is_long = (lasted_ns(trace, call) >= half_ns) & (trace.end_ns[call] <= trace.start_ns[row] + pieces.latency_ns)
     yield Cause.HOST_CALL, Certainty.LIKELY, np.isin(call, long) & is_long & ~near(before), before
     other, is_near = _other_tenant(trace, row, front)
     yield Cause.TIME_SLICED, Certainty.LIKELY, is_near, other
+    yield from _one_queue(pieces, row, before, near(before))
+
+
+def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
+    """Yield work that came through one hardware queue with what was in front: as recorded, or as all that is known fits."""
+    trace = pieces.trace
+    device, channels = lane_devices(trace), hardware_queues(trace)
+    is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
+    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before
     used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
     is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & is_many, before
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & _in_launch_order(trace, row, before), before
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & _in_launch_order(trace, row, before), before
 
 
 def _other_tenant(trace: Trace, row: Int64Array, front: _Front) -> tuple[Int64Array, BoolArray]:

@@ -64,13 +64,13 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.TIME_SLICED: (
             "{work} waited {queued} and began as {other} ended: two processes, or contexts, share the card by slices of time.",
-            "Start the processes under MPS (nvidia-cuda-mps-control -d), or put the work into one process, with streams, or with "
-            "green contexts where each needs SMs of its own: lab.partition(...).",
+            "Start the processes under MPS (nvidia-cuda-mps-control -d), or put the work into one process, with streams, or "
+            "with green contexts where each needs SMs of its own: lab.partition(...).",
         ),
         Cause.PAGE_FAULTS: (
-            "{name} took {lasted}, and for {waited} of that pages of managed memory were moved, as it used some that were not there.",
-            "Fetch the pages before: cudaMemPrefetchAsync on its stream, or cudaMemAdvise; or use device memory and copies. Where "
-            "it goes on, look at the order in which its threads use them.",
+            "{name} took {lasted}, and for {waited} of that pages of managed memory were moved: it used some that were not there.",
+            "Fetch the pages before: cudaMemPrefetchAsync on its stream, or cudaMemAdvise; or use device memory and copies. "
+            "Where it goes on, look at the order in which its threads use them.",
         ),
         Cause.PAGEABLE_COPY: (
             "{call} of pageable memory held up the host before it launched {work}.",
@@ -98,8 +98,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.QUEUE_ALIAS: (
             "{work} began as {other} ended, with room left on the SMs: {queue}.",
-            "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams; if they then run at once, it was "
-            "that.",
+            "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams. If they then run at once, it "
+            "was that.",
         ),
         Cause.GRAPH_ORDER: (
             "{work} and {other} are of one launch of a CUDA graph, which holds their order.",
@@ -127,8 +127,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.SLOWED_DOWN: (
             "{name} took {waited} longer beside {other} than it takes alone (median of its launches).{sms_taken}",
-            "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. If both are bound by memory, nothing is gained "
-            "by overlap.",
+            "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. If both are bound by memory, nothing is "
+            "gained by overlap.",
         ),
         Cause.NOT_OFFERED: (
             "For {missing} only one stream had work queued or running, the longest time {stream} for {longest}.",
@@ -223,6 +223,7 @@ def finding_texts(
     return happened, fix
 
 
+_ONE_ENGINE = "the card has one copy engine, which both directions share"
 _QUEUES = 8  # Streams that have a queue of their own by default
 
 
@@ -234,7 +235,7 @@ def _queue(trace: Trace, *, is_proved: bool) -> str:
         return "more streams than hardware queues share them"
     return (
         "all work of the two ran one after the other, in the order of its launches, as it does through one hardware queue "
-        "(CUDA_DEVICE_MAX_CONNECTIONS=1). The queues of kernels, which would tell, are not recorded; lab.capture('kernels') does"
+        "(CUDA_DEVICE_MAX_CONNECTIONS=1). Queues of kernels, which would tell, are not recorded; lab.capture('kernels') does it"
     )
 
 
@@ -256,8 +257,8 @@ def make_room(trace: Trace, row: int, before: int) -> str:
     share = "lab.partition(new=16, rest='rest') and lab.stream('new', partition='new')"
     if own.priority < other.priority:
         return (
-            f"Its stream has priority already ({own.priority}), which does not push out blocks that run. Give it SMs of its own, "
-            f"{share}, or let the other kernel have more blocks that each take less time."
+            f"Its stream has priority already ({own.priority}), which does not push out blocks that run. Give it SMs of its "
+            f"own, {share}, or let the other kernel have more blocks that each take less time."
         )
     return (
         "Launch the shorter one first, or give it a stream with priority or with SMs of its own: "

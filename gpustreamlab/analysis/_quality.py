@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import is_work, require_trace
 from gpustreamlab.analysis._calls import lasted_ns, named_calls
-from gpustreamlab.analysis._report import Answer, Report, ReportTable
+from gpustreamlab.analysis._report import Answer, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
@@ -35,7 +35,7 @@ class Doubt(NamedTuple):
     """One thing that speaks against a trace."""
 
     check: str  # Of `CHECKS`
-    count: int  # How many records have it
+    record_count: int  # How many records have it
     of: int  # Of how many; 0 where that is not known
     worst_ns: int  # The most that a time is off, or what it took, in ns; 0 where it is no time
     text: str  # What it is, and what it means, in a sentence
@@ -61,15 +61,16 @@ class Quality(Answer):
     lost_row: Int64Array
     """Rows of launches without a kernel; int64."""
     dependent_count: int
-    """How many kernels began before the one in front of them on their stream had ended, as programmatic dependent launches do."""
+    """How many kernels began before the one in front on their stream had ended: programmatic dependent launches."""
 
     _columns: ClassVar = ("check", "count", "of", "worst_ns", "lost_row")
     _title: ClassVar = "Quality:"
+    _tells_doubt: ClassVar = True
     _frame: ClassVar = {"check": ("check", CHECKS), "count": "count", "of": "of", "worst_ns": "worst_ns"}
 
     def __getitem__(self, check: str) -> int:
         """Return how many records a check of `CHECKS` found; 0 where it found none."""
-        return next((one.count for one in self.doubts if one.check == check), 0)
+        return next((one.record_count for one in self.doubts if one.check == check), 0)
 
     @property
     def grave(self) -> str:
@@ -81,17 +82,14 @@ class Quality(Answer):
 
     def _tables(self) -> list[ReportTable]:
         rows = [["check", "records", "what it means"]]
-        rows += [[one.check, f"{one.count:,}{f' of {one.of:,}' if one.of else ''}", one.text] for one in self.doubts]
+        rows += [[one.check, f"{one.record_count:,}{f' of {one.of:,}' if one.of else ''}", one.text] for one in self.doubts]
         return [
             ReportTable(caption="What speaks against the trace", rows=rows, lines=[one.text for one in self.doubts], wraps=True)
         ]
 
-    def _report(self) -> Report:
-        return replace(Answer._report(self), doubt="")  # it is what the table begins with
-
     def _notes(self) -> list[str]:
         count = self.dependent_count
-        told = f"{count_text(count, 'kernel')} of one stream began before the one in front had ended: programmatic dependent launch."
+        told = f"{count_text(count, 'kernel')} began before the one in front on the stream had ended: programmatic dependent launch."
         return [*([told] if count else []), "Only what records tell is checked: what left no record at all nobody can tell."]
 
 
@@ -127,7 +125,9 @@ def quality(trace: Trace) -> Quality:
     return Quality(
         trace=trace,
         check=np.array([CHECKS.index(one.check) for one in doubts], np.int64),
-        **{name: np.array([getattr(one, name) for one in doubts], np.int64) for name in ("count", "of", "worst_ns")},
+        count=np.array([one.record_count for one in doubts], np.int64),
+        of=np.array([one.of for one in doubts], np.int64),
+        worst_ns=np.array([one.worst_ns for one in doubts], np.int64),
         doubts=tuple(doubts),
         lost_row=lost,
         dependent_count=_dependent_count(trace),
@@ -135,7 +135,7 @@ def quality(trace: Trace) -> Quality:
 
 
 def _is_grave(doubt: Doubt) -> bool:
-    is_many = not doubt.of or doubt.count >= GRAVE_SHARE * doubt.of
+    is_many = not doubt.of or doubt.record_count >= GRAVE_SHARE * doubt.of
     return is_many and CHECKS.index(doubt.check) < GRAVE
 
 
@@ -175,7 +175,8 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
         yield Doubt("launches lost", orphan_count, int(work.sum()), 0, text)
     whole = np.flatnonzero(named_calls(trace, _WHOLE_GRAPH.match, SpanKind.KERNEL))
     if len(whole):
-        text = f"{count_text(len(whole), 'launch of a graph', 'launches of graphs')} are one span each: what ran in them is not told."
+        launches = count_text(len(whole), "launch of a graph", "launches of graphs")
+        text = f"{launches} are one span each: what ran in them is not told."
         yield Doubt("whole graphs", len(whole), int(work.sum()), 0, text)
     overhead = np.flatnonzero(named_calls(trace, _OVERHEAD.match))
     if len(overhead) or meta.profiler_ns:

@@ -128,6 +128,7 @@ class Answer(Reported):
     """What stands before its line."""
     _simulated: ClassVar[str] = "No hardware stands behind these times."
     """What it means that the device is simulated."""
+    _tells_doubt: ClassVar[bool] = False  # Whether its own line says what speaks against the trace
     _frame: ClassVar[Mapping[str, str | tuple[str, str | Sequence[str]]]]
     """Columns of the data frame: the attribute, and of codes what they point into: a table of the trace, or texts."""
 
@@ -180,7 +181,7 @@ class Answer(Reported):
     def _report(self) -> Report:
         tables = tuple(self._tables()) if len(self) else ()
         notes = (*self._notes(), *simulated_notes(self.metadata, self._simulated))
-        doubt = self.metadata.doubt
+        doubt = "" if self._tells_doubt else self.metadata.doubt
         return Report(title=self._title, line=self._line(), tables=tables, notes=notes, doubt=doubt)
 
 

@@ -150,7 +150,7 @@ def _with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
     if finding.code not in (*_OF_HOST, *_BY_CALL):
         return finding
     if call >= 0:
-        lane, from_ns, to_ns = trace.lane[[call]], trace.start_ns[[call]], trace.end_ns[[call]]
+        lane, from_ns, to_ns = trace.lane[[call]].astype(np.int64), trace.start_ns[[call]], trace.end_ns[[call]]
     else:
         late = finding.pieces
         lane = thread_lanes(trace, pieces.launch)(np.array([row]))

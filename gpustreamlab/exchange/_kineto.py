@@ -175,8 +175,7 @@ class _Maker:
         trace = _with_collectives(frame.trace(), told.collectives)
         if self._is_known:
             return trace
-        unknown = dict.fromkeys(("clock_error_ns", "host_error_ns", "kernel_error_ns"), 0)
-        return replace(trace, metadata=replace(trace.metadata, **unknown))
+        return replace(trace, metadata=replace(trace.metadata, clock_error_ns=0, host_error_ns=0, kernel_error_ns=0))
 
     def _require_rows(self) -> None:
         """Raise `TraceFileError` where nothing can be made of the files, or they cannot be laid beside each other."""
@@ -303,8 +302,7 @@ class _Maker:
             told = cards[0]  # records of ROCm number cards in another way; where all cards are alike it is one of them
         if told is None:
             return unknown_device(ordinal)
-        capability = tuple(max(whole_number(told.get(name)), 0) for name in _DEVICE_NUMBERS[:2])
-        sms, size = (max(whole_number(told.get(name)), 0) for name in _DEVICE_NUMBERS[2:])
+        major, minor, sms, size = (max(whole_number(told.get(name)), 0) for name in _DEVICE_NUMBERS)
         limits = {
             field: next((found for key in keys if (found := whole_number(told.get(key))) > 0), 0)
             for field, keys in _SM_NUMBERS.items()
@@ -314,9 +312,9 @@ class _Maker:
             name=cut_text(str(told.get("name"))),
             ordinal=ordinal,
             sm_count=sms,
-            compute_capability=capability,
+            compute_capability=(major, minor),
             memory_bytes=size,
-            sm_limits=SMLimits(**limits, blocks=most_blocks(*capability) if is_cuda else 0),
+            sm_limits=SMLimits(**limits, blocks=most_blocks(major, minor) if is_cuda else 0),
         )
 
     def _title(self) -> str:

@@ -215,8 +215,8 @@ class _Maker:
         tables = {}
         if _NVPROF[0] in self._report.tables or (_NVPROF[1] in self._report.tables and not self._version()):
             raise TraceFileError(
-                f"{self._name!r} is a file of nvprof, which is not read. Record again with Nsight Systems, which took its place: "
-                "nsys profile --trace=cuda,nvtx python run.py"
+                f"{self._name!r} is a file of nvprof, which is not read. Record again with Nsight Systems, which took its "
+                "place: nsys profile --trace=cuda,nvtx python run.py"
             )
         for table in WORK_TABLES:
             wanted = (*_OF_WORK, *_OF_TABLE[table], "graphNodeId", "graphId")

@@ -27,7 +27,8 @@ def is_tools_name(name: str) -> bool:
 class SMLimits(Checked):
     """Most that one SM holds at once; 0 where unknown, which limits nothing.
 
-    The defaults are the most that any SM of compute capability 9.0 to 12.x holds: they are no card's that a file names. Source: CUDA C++ Programming Guide, "Compute Capabilities".
+    The defaults are the most that any SM of compute capability 9.0 to 12.x holds: they are no card's that a file names.
+    Source: CUDA C++ Programming Guide, "Compute Capabilities".
     """
 
     blocks: Count = 32
@@ -418,7 +419,7 @@ class TraceMetadata(Told):
     profiler_ns: Count = 0
     """Time that another tool's own records say that it took itself, in ns."""
     doubt: str = ""
-    """What says that another tool's file is incomplete or its times are off, in a sentence; see `gpustreamlab.Trace.quality`."""
+    """What says that another tool's file is incomplete, or its times are off, in a sentence; see `Trace.quality`."""
     waits_told: bool = True
     """Whether waits of streams for events are in the trace; False where another tool's file lacks some."""
     part_of_spans: Count = 0

@@ -248,13 +248,10 @@ def _by_wall_clock(traces: Sequence[Trace]) -> _Placing:
     told = [trace.metadata for trace in traces]
     zeros = [meta.epoch_unix_ns for meta in told]
     if all(meta.simulated for meta in told):
-        if len(set(zeros)) > 1:
-            raise TraceError(
-                "The traces are of simulated runs that were not one: the time of each begins at 0, so that nothing says which of "
-                "their work ran at once. Record one run, or say how far each is ahead of the first, in ns: "
-                "gsl.merge(traces, ahead_ns=[0, 1_500])."
-            )
-        return _Placing([0] * len(zeros))
+        raise TraceError(
+            "The traces are of simulated runs, and the time of each begins at 0: nothing says which of their work ran at once. "
+            "Of one run say so, else how far each is ahead of the first, in ns: gsl.merge(traces, ahead_ns=[0, 0])."
+        )
     hosts = {meta.host for meta in told}
     if not all(zeros) or len(hosts) > 1 or "" in hosts:
         unknown = next((place for place, meta in enumerate(told) if not (meta.epoch_unix_ns and meta.host)), None)
