@@ -20,8 +20,9 @@ from gpustreamlab.analysis._busy import (
     require_one_rank,
     require_trace,
 )
-from gpustreamlab.analysis._causes import CODES, LONGER, SURE, Found, find_causes, idle_in_calls, piece_of
+from gpustreamlab.analysis._causes import LONGER, Found, find_causes, idle_in_calls
 from gpustreamlab.analysis._changes import apart
+from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, make_room
 from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._overlap import concurrency
@@ -623,7 +624,8 @@ def _finding(
         is_needed=bool(are_needed[0]),
     )
     if code is Cause.SLOWED_DOWN:
-        text += _slowed_text(trace, pieces.row[late], found.waited_ns[members])
+        text += _slowed_text(trace, found.call[members], found.waited_ns[members])
+        call, found = -1, replace(found, call=np.full(len(found.call), -1))
     return Finding(
         code=code,
         certainty=SURE[int(found.certainty[longest])],

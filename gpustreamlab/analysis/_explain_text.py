@@ -68,7 +68,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "with green contexts where each needs SMs of its own: lab.partition(...).",
         ),
         Cause.PAGE_FAULTS: (
-            "{name} took {lasted}, and for {waited} of that pages of managed memory were moved: it used some that were not there.",
+            "{name} took {lasted}; for {waited} of that, pages of managed memory were moved: it used some that were not there.",
             "Fetch the pages before: cudaMemPrefetchAsync on its stream, or cudaMemAdvise; or use device memory and copies. "
             "Where it goes on, look at the order in which its threads use them.",
         ),
@@ -166,7 +166,7 @@ def finding_texts(
     piece
         Which piece began late.
     before, call
-        Rows of the work in front of it and of the call that held it up, -1 for none.
+        Rows of the work in front of it and of the call that held it up, -1 for none; of `Cause.SLOWED_DOWN` the kernel's.
     waited_ns
         For how long others ran meanwhile, in ns.
     is_proved
@@ -190,7 +190,7 @@ def finding_texts(
     launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
     shares = any(one.share_engine for one in trace.devices if one.ordinal == trace.lanes[int(trace.lane[row])].device)
     words = {
-        "name": name(row),
+        "name": name(call if code is Cause.SLOWED_DOWN else row),
         "work": f"{name(row)} on {stream(row)}",
         "other": f"{name(before)} on {stream(before)}" if before >= 0 else "work of other streams",
         "stream": stream(row),
@@ -216,7 +216,7 @@ def finding_texts(
         "or_back": "" if shares else ", or a copy in the other direction",
         "queue": _queue(trace, is_proved=is_proved),
         "make_room": make_room(trace, row, before),
-        "sms_taken": _sms_taken(trace, row, before) if code is Cause.SLOWED_DOWN else "",
+        "sms_taken": _sms_taken(trace, call, before) if code is Cause.SLOWED_DOWN else "",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])

@@ -89,7 +89,9 @@ class Quality(Answer):
 
     def _notes(self) -> list[str]:
         count = self.dependent_count
-        told = f"{count_text(count, 'kernel')} began before the one in front on the stream had ended: programmatic dependent launch."
+        told = (
+            f"{count_text(count, 'kernel')} began before the one in front had ended: programmatic dependent launch."
+        )
         return [*([told] if count else []), "Only what records tell is checked: what left no record at all nobody can tell."]
 
 
@@ -175,8 +177,8 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
         yield Doubt("launches lost", orphan_count, int(work.sum()), 0, text)
     whole = np.flatnonzero(named_calls(trace, _WHOLE_GRAPH.match, SpanKind.KERNEL))
     if len(whole):
-        launches = count_text(len(whole), "launch of a graph", "launches of graphs")
-        text = f"{launches} are one span each: what ran in them is not told."
+        graphs = count_text(len(whole), "launch of a graph", "launches of graphs")
+        text = f"{graphs} are one span each: what ran in them is not told."
         yield Doubt("whole graphs", len(whole), int(work.sum()), 0, text)
     overhead = np.flatnonzero(named_calls(trace, _OVERHEAD.match))
     if len(overhead) or meta.profiler_ns:

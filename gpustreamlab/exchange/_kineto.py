@@ -554,9 +554,14 @@ class Events:
 
     def _set_clock(self, parts: Sequence[Columns]) -> None:
         """Add the file's base to its times, if that makes them those of the wall clock."""
-        first_ns = min((int(part["start_ns"].min()) for part in parts), default=0)
         base_ns = whole_number(self.facts[-1].base_ns)
-        self.are_absolute.append(base_ns + first_ns >= LEAST_WALL_CLOCK_NS)
+        middle_ns = max((int(np.median(part["start_ns"])) for part in parts), default=0)
+        self.are_absolute.append(base_ns + middle_ns >= LEAST_WALL_CLOCK_NS)
+        if self.are_absolute[-1]:
+            for part in parts:  # what lies half a century before the others has no time
+                is_timed = part["start_ns"] >= LEAST_WALL_CLOCK_NS - base_ns
+                self.refused_count += len(is_timed) - int(is_timed.sum())
+                part |= {name: values[is_timed] for name, values in part.items()}
         self.are_in_us = self.are_in_us and not any((part["start_ns"] % 1_000).any() for part in parts)
         if self.are_absolute[-1]:
             for part in parts:
