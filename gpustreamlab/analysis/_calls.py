@@ -11,8 +11,9 @@ from gpustreamlab.analysis._pieces import StepTime
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
-MOST_OF = 0.5
-"""An operation counts for a time in which it was open for more than this share of it."""
+MOST_OF, TIMES = 0.5, 1.5
+"""An operation counts for a time in which it was open for more than this share of it, and if it lasts no longer than so many
+times: what does much else says little."""
 
 
 def named_calls(trace: Trace, told: Callable[[str], object], kind: SpanKind = SpanKind.HOST) -> BoolArray:
@@ -81,7 +82,8 @@ def open_operations(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: 
         start_ns, end_ns = trace.start_ns[own], trace.end_ns[own]
         for place in np.flatnonzero(lane == thread).tolist():
             inside_ns = np.minimum(end_ns, to_ns[place]) - np.maximum(start_ns, from_ns[place])
-            fits = np.flatnonzero(inside_ns > MOST_OF * (to_ns[place] - from_ns[place]))
+            asked_ns = to_ns[place] - from_ns[place]
+            fits = np.flatnonzero((inside_ns > MOST_OF * asked_ns) & (end_ns - start_ns <= TIMES * asked_ns))
             if len(fits):
                 found[place] = own[fits[np.argmin((end_ns - start_ns)[fits])]]
     return found

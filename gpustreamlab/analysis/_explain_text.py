@@ -209,7 +209,7 @@ def finding_texts(
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
         "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
-        "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
+        "ruled_out": _ruled_out(trace, [row, before]) if code is Cause.UNKNOWN else "",
         "engine": "the card has one copy engine, which both directions share"
         if shares
         else "copies in one direction share an engine",
@@ -279,11 +279,12 @@ def _mend_wait(stream: str, other: str, *, is_needed: bool) -> str:
     )
 
 
-def _ruled_out(trace: Trace) -> str:
-    """Say what the records of a trace exclude, and what nobody can tell without them."""
+def _ruled_out(trace: Trace, rows: list[int]) -> str:
+    """Say what the records of a trace exclude of two pieces of work, and what nobody can tell without them."""
+    are_copies = bool((trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)).all())
     has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
     known: dict[str, bool] = {
-        "one copy engine": trace.metadata.device.copy_engines is not None or not trace.metadata.imported,
+        "one copy engine": not are_copies or trace.metadata.device.copy_engines is not None or not trace.metadata.imported,
         "an event that its stream waited for": has_calls and trace.metadata.waits_told,
         "a slow launch": has_calls,
         "full SMs": "grid_blocks" in trace.extra and trace.metadata.device.sm_count > 0,

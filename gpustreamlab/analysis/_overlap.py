@@ -90,7 +90,7 @@ def bound_note(shared: Shared) -> str:
         if shared.are_grids_known
         else "and that kernels may share SMs is left out where their grids are not known"
     )
-    return f"At most: the busiest stream hides all others, copies in one direction share an engine, {sms}."
+    return f"At most: the busiest stream hides all others, copies in one direction share one engine, {sms}."
 
 
 def _copy_times(trace: Trace, rows: BoolArray, ways: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[tuple[int, str]]:

@@ -89,9 +89,7 @@ class Quality(Answer):
 
     def _notes(self) -> list[str]:
         count = self.dependent_count
-        told = (
-            f"{count_text(count, 'kernel')} began before the one in front had ended: programmatic dependent launch."
-        )
+        told = f"{count_text(count, 'kernel')} began before the one in front had ended: programmatic dependent launch."
         return [*([told] if count else []), "Only what records tell is checked: what left no record at all nobody can tell."]
 
 

@@ -23,7 +23,7 @@ from gpustreamlab.analysis._busy import (
 from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model import Device, Layout, Partition, Trace, display_name
+from gpustreamlab.model import Device, Layout, Partition, SMLimits, Trace, display_name
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -344,13 +344,13 @@ def layout_spells(trace: Trace, first_ns: int, last_ns: int) -> Iterator[tuple[i
         yield begin_ns, last_ns, layout
 
 
-UNLIMITED = 1 << 40
-"""Stands for a limit that is not known."""
+UNKNOWN_LIMITS = SMLimits(blocks=64, threads=2_560, registers=1 << 40, shared_bytes=1 << 40)
+"""Stand for limits that are not known: no SM or compute unit of any card so far holds more blocks or threads."""
 
 
 def blocks_that_fit(trace: Trace) -> Int64Array:
     """Return how many blocks of each kernel fit on an SM at once; where little is known of a launch, more than do."""
-    fit = per_row(trace, [device.sm_limits.blocks or UNLIMITED for device in trace.devices])
+    fit = per_row(trace, [device.sm_limits.blocks or UNKNOWN_LIMITS.blocks for device in trace.devices])
     for needed, there_are in block_needs(trace):
         fit = np.minimum(fit, there_are // np.maximum(needed, 1))
     blocks: Int64Array = np.maximum(fit, 1)
@@ -363,9 +363,9 @@ def block_needs(trace: Trace) -> list[tuple[Int64Array, Int64Array]]:
     threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
     limits = [device.sm_limits for device in trace.devices]
     return [
-        (threads, per_row(trace, [one.threads or UNLIMITED for one in limits])),
-        (registers * threads, per_row(trace, [one.registers or UNLIMITED for one in limits])),
-        (shared_bytes, per_row(trace, [one.shared_bytes or UNLIMITED for one in limits])),
+        (threads, per_row(trace, [one.threads or UNKNOWN_LIMITS.threads for one in limits])),
+        (registers * threads, per_row(trace, [one.registers or UNKNOWN_LIMITS.registers for one in limits])),
+        (shared_bytes, per_row(trace, [one.shared_bytes or UNKNOWN_LIMITS.shared_bytes for one in limits])),
     ]
 
 

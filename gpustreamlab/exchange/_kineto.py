@@ -147,7 +147,6 @@ class _Maker:
             part["lane"] = part["thread"] + len(self._streams)
             part["kind"] = np.full(len(part["thread"]), kind, np.int8)
         call = add_launches(work, calls)
-        self._are_calls_told = bool(len(call)) and bool((call >= 0).all())
         work["lane"] = self._lane_of_stream[work.pop("stream")]
         hides_grid = np.append(calls["name"] == told.names.known.get(_THREADS_GRID, -1), False)[call]
         details = self._describe(work, hides_grid)
@@ -341,8 +340,6 @@ class _Maker:
     def _lacks_waits(self) -> bool:
         """Tell whether streams may have waited for each other without a row that says so: by default there are no such rows."""
         told = self._told
-        if self._is_known and not self._wait_calls and not told.wait_count + told.unsaid_count and self._are_calls_told:
-            return False  # no call made a stream wait
         return self._has_pairs and (told.wait_count < self._wait_calls or not told.wait_count or told.unsaid_count > 0)
 
     def _missing(self, call: Int64Array) -> list[str]:

