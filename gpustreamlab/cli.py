@@ -226,7 +226,7 @@ def convert(options: argparse.Namespace) -> int:
         trace.save(target)
     print(f"{options.output}: {counts_text(trace, len(trace))}")
     if trace.metadata.imported:
-        print(wrap_lines([trace.metadata.imported, *trace.metadata.missing]))
+        print(wrap_lines([*filter(None, [trace.metadata.doubt]), trace.metadata.imported, *trace.metadata.missing]))
     return 0
 
 

@@ -395,9 +395,15 @@ def merge(
     ----------
     traces
         One or more, as `compare` takes them; those of one device and process share its streams' lanes.
-    clocks, ahead_ns, error_ns, processes
-        How the clocks were compared, or what to add to the times of each, in ns, and which process recorded each; see
-        `gpustreamlab.model.merge`.
+    clocks
+        How the clock of each was compared with one reference: a `Clocks`, or a `ClockOffset` for each.
+    ahead_ns
+        What to add to the times of each so that they are on the clock of the first, in ns; where that changed in time, a pair
+        of arrays of shape (n,) tells what it was when, by the trace's own clock.
+    error_ns
+        Bound on the error of that, in ns; None where it is not known.
+    processes
+        Which process recorded each: 0, 1, 2, ... None for what their lanes say, which is 0 for what a session of its own saved.
 
     Raises
     ------
@@ -408,6 +414,13 @@ def merge(
         If a file is missing, damaged, no trace, or from a newer version of gpustreamlab.
     OptionError
         If there is none, or not one number, or offset, for each, or one of them is no trace.
+
+    Notes
+    -----
+    ``metadata.clock_error_ns`` bounds the error of the distance between two times: what each trace says, and the two largest
+    errors of placing one, for `clocks` those at any of its times. What a jump of a clock leaves in doubt is not in it; that is
+    told in ``metadata.missing``. Wall clocks of two machines may be apart by milliseconds (NTP) or by anything, and nothing in
+    the traces tells; that of one machine is exact, unless it was set between the beginnings of two traces.
 
     Examples
     --------

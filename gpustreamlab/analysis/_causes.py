@@ -310,21 +310,25 @@ def _loads_of_others(
     Returned are pieces that loads held, with the loads, each once; and of each row until when such loads went on, in ns.
     """
     trace, behind_ns = pieces.trace, np.full(len(row), np.iinfo(np.int64).min)
-    calls = np.concatenate([rows for cause, rows in slow if cause is Cause.LAZY_LOAD] or [row[:0]])
+    calls = np.unique(np.concatenate([rows for cause, rows in slow if cause is Cause.LAZY_LOAD] or [row[:0]]))
     launched = trace.edges.select(EdgeKind.LAUNCH)
-    held: dict[int, int] = {}
-    for call in np.unique(calls).tolist():
-        own = (trace.lane[launched.source] == trace.lane[call]) & (trace.start_ns[launched.source] >= trace.start_ns[call])
-        if not own.any():
-            continue
-        first = launched.source[own][np.argmin(trace.start_ns[launched.source[own]])]
-        is_later = (lane == trace.lane[call]) & (trace.queued_ns[row] > trace.start_ns[first]) & (trace.end_ns[call] > from_ns)
-        behind_ns[is_later] = np.maximum(behind_ns[is_later], trace.end_ns[call])
-        if is_later.any():
-            held[call] = int(launched.target[launched.source == first][0])
-    works = np.array([*held.values()], np.int64)
-    place = piece_of(trace, pieces, works)
-    return place[place >= 0], np.array([*held], np.int64)[place >= 0], behind_ns
+    works, loads = [row[:0]], [row[:0]]
+    for thread in np.unique(trace.lane[calls]).tolist():
+        load, own = calls[trace.lane[calls] == thread], np.flatnonzero(trace.lane[launched.source] == thread)
+        own = own[np.argsort(trace.start_ns[launched.source[own]], kind="stable")]
+        load = load[np.argsort(trace.start_ns[load], kind="stable")]
+        place = np.searchsorted(trace.start_ns[launched.source[own]], trace.start_ns[load])
+        load, held = load[place < len(own)], own[place[place < len(own)]]
+        asked = np.flatnonzero(lane == thread)
+        last = np.searchsorted(trace.start_ns[launched.source[held]], trace.queued_ns[row[asked]]) - 1
+        asked, last = asked[last >= 0], last[last >= 0]
+        is_later = trace.end_ns[load[last]] > from_ns[asked]
+        behind_ns[asked[is_later]] = trace.end_ns[load[last[is_later]]]
+        some = np.unique(last[is_later])
+        works.append(launched.target[held[some]])
+        loads.append(load[some])
+    place = piece_of(trace, pieces, np.concatenate(works))
+    return place[place >= 0], np.concatenate(loads)[place >= 0], behind_ns
 
 
 def _late_launches(

@@ -194,7 +194,10 @@ def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolAr
     used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
     is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & _in_launch_order(trace, row, before), before
+    left = np.flatnonzero(near & ~is_known)
+    in_order = np.zeros(len(row), bool)
+    in_order[left] = _in_launch_order(trace, row[left], before[left])
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, in_order, before
 
 
 def _other_tenant(trace: Trace, row: Int64Array, front: _Front) -> tuple[Int64Array, BoolArray]:

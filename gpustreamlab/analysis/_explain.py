@@ -381,6 +381,9 @@ def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Seq
 
 def _sooner(trace: Trace, advice: Advice, finding: Finding) -> str:
     """Say how much sooner work would begin with priority, where all of it takes as long in any order."""
+    before = finding.other_row
+    if before >= 0 and trace.lanes[int(trace.lane[finding.row])].priority < trace.lanes[int(trace.lane[before])].priority:
+        return f"{SHARED} {make_room(trace, finding.row, before)}"
     told = delays_with_priority(advice, int(trace.lane[finding.row]))
     if told is None or told[0].most_ns - told[1].most_ns < LEAST_DELAY * told[0].most_ns:
         return f"{SHARED} In another order they take as long."

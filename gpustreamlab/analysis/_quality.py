@@ -203,17 +203,15 @@ def _launches(trace: Trace) -> tuple[int, Int64Array]:
     rows = rows[~_captured(trace, rows)]
     launched = np.zeros(len(trace), bool)
     launched[trace.edges.select(EdgeKind.LAUNCH).source] = True
-    outer, last_lane, end_ns = [], -1, 0
-    has_work: list[bool] = []
-    columns = (rows, trace.lane[rows], trace.end_ns[rows], launched[rows])
-    for row, lane, ended_ns, is_done in zip(*(column.tolist() for column in columns), strict=True):
-        if lane == last_lane and ended_ns <= end_ns:
-            has_work[-1] |= is_done
-            continue
-        outer.append(row)
-        has_work.append(is_done)
-        last_lane, end_ns = lane, ended_ns
-    return len(outer), np.array(outer, np.int64)[~np.array(has_work, bool)]
+    outer, lost = [], []
+    for lane in np.unique(trace.lane[rows]).tolist():
+        own = rows[trace.lane[rows] == lane]
+        reach_ns = np.maximum.accumulate(trace.end_ns[own])
+        is_outer = np.append(True, trace.end_ns[own[1:]] > reach_ns[:-1])
+        has_work = np.bincount(np.cumsum(is_outer) - 1, weights=launched[own]) > 0
+        outer.append(int(is_outer.sum()))
+        lost.append(own[is_outer][~has_work])
+    return sum(outer), np.concatenate([rows[:0], *lost])
 
 
 def _captured(trace: Trace, rows: Int64Array) -> BoolArray:
