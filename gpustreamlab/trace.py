@@ -415,13 +415,6 @@ def merge(
     OptionError
         If there is none, or not one number, or offset, for each, or one of them is no trace.
 
-    Notes
-    -----
-    ``metadata.clock_error_ns`` bounds the error of the distance between two times: what each trace says, and the two largest
-    errors of placing one, for `clocks` those at any of its times. What a jump of a clock leaves in doubt is not in it; that is
-    told in ``metadata.missing``. Wall clocks of two machines may be apart by milliseconds (NTP) or by anything, and nothing in
-    the traces tells; that of one machine is exact, unless it was set between the beginnings of two traces.
-
     Examples
     --------
     >>> path = getfixture("tmp_path") / "one.parquet"

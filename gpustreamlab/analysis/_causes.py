@@ -40,8 +40,7 @@ from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
 
-LAUNCH_SPACING_NS = 100_000
-"""Launches of one thread that follow closer than this are in a row: it does little else."""
+LAUNCH_SPACING_NS = 100_000  # Launches of one thread that follow closer than this are in a row: it does little else
 QUEUE_LENGTH = 1_000
 """From how many launches outstanding a slow one is that of a full queue. Source: HolisticTraceAnalysis, 1,024."""
 RETURN_NS = 1_000
@@ -49,20 +48,15 @@ RETURN_NS = 1_000
 CUDA_LAUNCH_BLOCKING=1; without, no launch of 400 kernels of 1 us returned behind its kernel."""
 MOST_SKEW_NS = 300_000
 """Two launches of one thread cannot be at once: work that begins so much later, beside the work in front, is not late."""
-MOST_ROW_NS = 1_000_000
-"""Nor can the launches of many streams: what a thread launched without a pause is not late for so long."""
-MEDIAN_ROWS = 1_000_000
-"""Of more kernels than this a sample tells which may have been slowed."""
-SLOWED_TIMES = 1.2
-"""From how many times its median alone a kernel beside others counts as slowed."""
+MOST_ROW_NS = 1_000_000  # Nor can the launches of many streams: what a thread launched without a pause is not late for so long
+MEDIAN_ROWS = 1_000_000  # Of more kernels than this a sample tells which may have been slowed
+SLOWED_TIMES = 1.2  # From how many times its median alone a kernel beside others counts as slowed
 MOST_SLOWED_TIMES = 1.5
 """Streams that share a card fairly slow each other as many times as they are. What took so many times that did more work."""
-EVEN_TIMES = 1.2
-"""A kernel of which nine of ten launches take at most this many times their median takes always the same."""
+EVEN_TIMES = 1.2  # A kernel of which nine of ten launches take at most this many times their median takes always the same
 COPY_SHARE = 0.5
 """A call that copies pageable memory is held up by the copy if that takes this share of it, else by what stood in front."""
-LEAST_SHARE = 0.1
-"""A cause of the host counts from this share of the time for which the launch was late."""
+LEAST_SHARE = 0.1  # A cause of the host counts from this share of the time for which the launch was late
 
 _ALLOCATES = re.compile(
     r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE

@@ -14,14 +14,10 @@ from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, siz
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, Int64Array, LaneKind, SpanKind
 
-HARDWARE_QUEUES = 8
-"""How many streams have a queue of their own by default. Source: CUDA's CUDA_DEVICE_MAX_CONNECTIONS."""
-TOGETHER_SHARE = 0.01
-"""Processes whose kernels ran at once for more than this share of their time do not take turns."""
-TAIL_SHARE = 0.1
-"""For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once."""
-FEW = 5
-"""From how many launches on a median is told, or a rule of all of them."""
+HARDWARE_QUEUES = 8  # How many streams have a queue of their own by default. Source: CUDA's CUDA_DEVICE_MAX_CONNECTIONS
+TOGETHER_SHARE = 0.01  # Processes whose kernels ran at once for more than this share of their time do not take turns
+TAIL_SHARE = 0.1  # For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once
+FEW = 5  # From how many launches on a median is told, or a rule of all of them
 SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
 """A launch that takes longer than this, and this many times the median of its kind, did more than to launch."""
 

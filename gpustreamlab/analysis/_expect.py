@@ -55,8 +55,7 @@ class Missed(Answer):
         return self.text.splitlines()[1:]
 
 
-Check = Callable[[Trace], Missed]
-"""Takes what ran, and returns what was not as expected."""
+Check = Callable[[Trace], Missed]  # Takes what ran, and returns what was not as expected
 
 NOTHING_TIMED = "Nothing ran, so no time can be compared: put the work into the with block, or before .check()."
 _KERNELS = "Capture them: lab.capture('kernels', host=True), before the work."
@@ -159,8 +158,7 @@ def expect_faster(baseline_ns: float, by: float) -> Check:
 # As expressions
 
 
-LISTED_NAMES = 10
-"""How many names that changed most are listed."""
+LISTED_NAMES = 10  # How many names that changed most are listed
 _EXPRESSION = re.compile(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*(<=|>=|==|<|>)\s*([0-9.]+)\s*(ns|us|µs|ms|s|%)?\s*$")
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
     {"<": operator.lt, "<=": operator.le, "==": operator.eq, ">": operator.gt, ">=": operator.ge}

@@ -35,10 +35,8 @@ from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
 
-PAIRS_TOLD = 4
-"""Up to how many pairs of streams are told apart for one cause; what more cost is added up."""
-PROFILER_TIMES = 10
-"""The profiler's own time is told if it costs so many times what else is told."""
+PAIRS_TOLD = 4  # Up to how many pairs of streams are told apart for one cause; what more cost is added up
+PROFILER_TIMES = 10  # The profiler's own time is told if it costs so many times what else is told
 OF_HOST = (
     Cause.HOST_SYNC_DEVICE,
     Cause.HOST_SYNC_STREAM,
@@ -68,18 +66,13 @@ SHARED = "Both need the SMs."
 FEWEST_LATE, SHORT_SHARE, LATE_TIMES, LATE_SHARE = 4, 0.1, 5, 0.01
 """A stream of so many kernels, which take so little of the run, is told of where 5% of them wait for so many times what they
 take, and for so much of the run."""
-LEAST_DELAY = 0.1
-"""By which share of the delay work has to begin sooner for a priority to be told."""
-SLOWED_TOLD = 4
-"""How many kernels that were slowed are told by their names."""
-IDLE_SHARE = 0.05
-"""From which share of that time on it is told that the card was idle while the host was in a call."""
+LEAST_DELAY = 0.1  # By which share of the delay work has to begin sooner for a priority to be told
+SLOWED_TOLD = 4  # How many kernels that were slowed are told by their names
+IDLE_SHARE = 0.05  # From which share of that time on it is told that the card was idle while the host was in a call
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
-WAIT_WEIGHT = 0.5
-"""How much of the time of a wait for an event counts in the order of findings."""
-NEEDS_DATA = "waits for data that streams need are kept as they are"
-"""What bounds the gain where waits for data do."""
+WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
+NEEDS_DATA = "waits for data that streams need are kept as they are"  # What bounds the gain where waits for data do
 
 
 def explain(trace: Trace, first: str | int | None = None, second: str | None = None) -> Explanation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gpustreamlab.analysis._device_causes import HARDWARE_QUEUES
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._utilization import blocks_that_fit
@@ -223,15 +224,11 @@ def finding_texts(
     return happened, fix
 
 
-_ONE_ENGINE = "the card has one copy engine, which both directions share"
-_QUEUES = 8  # Streams that have a queue of their own by default
-
-
 def _queue(trace: Trace, *, is_proved: bool) -> str:
     """Say why two streams may share a hardware queue, and what would tell."""
     if is_proved:
         return "both came through one hardware queue"
-    if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > _QUEUES:
+    if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > HARDWARE_QUEUES:
         return "more streams than hardware queues share them"
     return (
         "all work of the two ran one after the other, in the order of its launches, as it does through one hardware queue "

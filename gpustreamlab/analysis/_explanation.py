@@ -20,16 +20,11 @@ from gpustreamlab.typing import Cause, Certainty
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTED_FINDINGS = 10
-"""How many findings are shown; all are in `Explanation.findings`."""
-HOST_FIRST_SHARE = 0.1
-"""From which share of that time on it comes first that streams waited for the host with the card idle."""
-LEAST_SHARE = 0.01
-"""From which share of the time that anything ran a finding is worth telling."""
-LEAST_NS = 10_000
-"""From which time on: less is a launch more or less."""
-FULL_SHARE = 0.9
-"""Of what takes this share of the run alone it is said that it fills the card."""
+LISTED_FINDINGS = 10  # How many findings are shown; all are in `Explanation.findings`
+HOST_FIRST_SHARE = 0.1  # From which share of that time on it comes first that streams waited for the host with the card idle
+LEAST_SHARE = 0.01  # From which share of the time that anything ran a finding is worth telling
+LEAST_NS = 10_000  # From which time on: less is a launch more or less
+FULL_SHARE = 0.9  # Of what takes this share of the run alone it is said that it fills the card
 _NAME_WIDTH = 32
 _COUNTS = ("no change", "the change", "the two changes", "the three changes", "the four changes")
 

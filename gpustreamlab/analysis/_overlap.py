@@ -44,8 +44,7 @@ _DIRECTIONS = (
     ("copies to the host share an engine", re.compile(r"\b[DA]toH\b")),
 )
 _EITHER_WAY = (("copies both ways share the one engine of the card", re.compile(r"\b(Hto[DA]|[DA]toH)\b")),)
-SMS_SHARED = "kernels share the SMs"
-"""What bounds the streams where the SMs do."""
+SMS_SHARED = "kernels share the SMs"  # What bounds the streams where the SMs do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +57,7 @@ class Shared:
     are_grids_known: bool = False  # Whether the grid of each counted kernel is known; without, the SMs are not in it
 
 
-NOTHING_SHARED = Shared()
-"""Where nothing is known of what ran."""
+NOTHING_SHARED = Shared()  # Where nothing is known of what ran
 
 
 def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
@@ -507,11 +505,9 @@ def _require_common_time(meta: TraceMetadata, lanes: Sequence[Lane]) -> None:
         )
 
 
-MATRIX_LANES = 16
-"""Up to how many streams the whole matrix is written; beyond it, the pairs with most time in common."""
+MATRIX_LANES = 16  # Up to how many streams the whole matrix is written; beyond it, the pairs with most time in common
 
-LISTED_PAIRS = 30
-"""How many pairs are listed where the matrix is too large."""
+LISTED_PAIRS = 30  # How many pairs are listed where the matrix is too large
 
 _NAME_WIDTH = 24
 

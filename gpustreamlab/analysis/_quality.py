@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,14 +16,15 @@ from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 CHECKS = ("kernels lost", "no time", "clocks", "dropped", "tool", "launches lost", "whole graphs", "overhead")
 """What speaks against a trace; the gravest first."""
-GRAVE = 5
-"""So many of them are said before any answer; the others only where it is asked for them."""
+GRAVE = 5  # So many of them are said before any answer; the others only where it is asked for them
 GRAVE_SHARE = 0.01
 """From which share on launches without kernels, and work before its launch, are more than the end of a recording."""
-LISTED = 3
-"""How many warnings of the tool are shown."""
+LISTED = 3  # How many warnings of the tool are shown
 
 _LAUNCHES = re.compile(r"^(cu(da)?|hip|ur|ze)\w*(LaunchKernel|KernelLaunch|LaunchCooperative|GraphLaunch)", re.IGNORECASE)
 _CAPTURE = re.compile(r"Stream(Begin|End)Capture")
@@ -43,30 +44,27 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Quality(Answer):
-    """What speaks against a trace: what is missing, and which times cannot be. False where nothing does.
+    """What speaks against a trace: what is missing, and which times cannot be. False where nothing does."""
 
-    Columns have an entry for each check that found something, the gravest first.
-    """
-
-    check: Int64Array
-    """Which check, index into `CHECKS`; shape (n_found,), int64."""
-    count: Int64Array
-    """How many records it concerns; shape (n_found,), int64."""
-    of: Int64Array
-    """Of how many, 0 where that is not known; shape (n_found,), int64."""
-    worst_ns: Int64Array
-    """The most that a time is off, or what was lost, in ns; 0 where it is no time; shape (n_found,), int64."""
     doubts: tuple[Doubt, ...]
-    """The same, each with a sentence."""
+    """What was found, the gravest first."""
     lost_row: Int64Array
     """Rows of launches without a kernel; int64."""
     dependent_count: int
     """How many kernels began before the one in front on their stream had ended: programmatic dependent launches."""
 
-    _columns: ClassVar = ("check", "count", "of", "worst_ns", "lost_row")
+    _columns: ClassVar = ("lost_row",)
     _title: ClassVar = "Quality:"
     _tells_doubt: ClassVar = True
-    _frame: ClassVar = {"check": ("check", CHECKS), "count": "count", "of": "of", "worst_ns": "worst_ns"}
+
+    def __len__(self) -> int:
+        return len(self.doubts)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each doubt, with the fields of it, as a `pandas.DataFrame`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.doubts, columns=Doubt._fields)
 
     def __getitem__(self, check: str) -> int:
         """Return how many records a check of `CHECKS` found; 0 where it found none."""
@@ -122,16 +120,7 @@ def quality(trace: Trace) -> Quality:
     require_trace(trace, "quality")
     launches, lost = _launches(trace)
     doubts = sorted(_doubts(trace, launches, lost), key=lambda one: CHECKS.index(one.check))
-    return Quality(
-        trace=trace,
-        check=np.array([CHECKS.index(one.check) for one in doubts], np.int64),
-        count=np.array([one.record_count for one in doubts], np.int64),
-        of=np.array([one.of for one in doubts], np.int64),
-        worst_ns=np.array([one.worst_ns for one in doubts], np.int64),
-        doubts=tuple(doubts),
-        lost_row=lost,
-        dependent_count=_dependent_count(trace),
-    )
+    return Quality(trace=trace, doubts=tuple(doubts), lost_row=lost, dependent_count=_dependent_count(trace))
 
 
 def _is_grave(doubt: Doubt) -> bool:
@@ -169,7 +158,9 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
         yield Doubt("tool", len(meta.diagnostics), 0, 0, f"The tool that recorded it warns: {told}.")
     work = is_work(trace)
     has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
-    orphan_count = int(work.sum()) - len(np.unique(edges.target))
+    is_orphan = work.copy()
+    is_orphan[edges.target] = False
+    orphan_count = int(is_orphan.sum())
     if has_calls and orphan_count and is_whole:
         text = f"{orphan_count:,} of {int(work.sum()):,} kernels, copies and fills have no call that launched them."
         yield Doubt("launches lost", orphan_count, int(work.sum()), 0, text)

@@ -27,16 +27,12 @@ _LEFT = "text-align:left"
 _BAR = "display:inline-block;height:0.8em;vertical-align:middle;background:rgba(0,114,178,0.7)"
 _TABLE = "border-collapse:collapse;margin:0.4em 0;color:inherit;background:none"
 _CAPTION = "caption-side:top;text-align:left;white-space:nowrap;padding:0.2em 0;color:inherit;opacity:0.75"
-_WRAPPED_EM = 7
-"""Least width of a cell that wraps, where a word in it is that long."""
+_WRAPPED_EM = 7  # Least width of a cell that wraps, where a word in it is that long
 _BREAK = r"(?<=\w[(])(?![)])|(?<=[)])(?=[.])|(?<=[A-Z]_)(?=[A-Z])"
 """Where a call, or a name in capitals, may go on in the next line."""
-_NAME_LEAST = 10
-"""How many characters of a name text has at least."""
-_BAR_EM = 14
-"""Width of the longest bar."""
-NOTE_CHARACTERS = 300
-"""How many characters of a note are shown."""
+_NAME_LEAST = 10  # How many characters of a name text has at least
+_BAR_EM = 14  # Width of the longest bar
+NOTE_CHARACTERS = 300  # How many characters of a note are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -25,14 +25,10 @@ _BY_CALL = (
     *(Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL),
     Cause.PAGEABLE_COPY,
 )
-LEAST_BOUND_SHARE = 0.5
-"""From which share of its time idle for the host a stream is bound by it."""
-LEAST_BOUND_GAPS = 20
-"""From how many gaps on that is a habit."""
-LEAST_BOUND_NS = 10_000_000
-"""From which time on it is worth telling."""
-LEAST_SAMPLES = 12
-"""Of fewer samples the number is shown, not a share."""
+LEAST_BOUND_SHARE = 0.5  # From which share of its time idle for the host a stream is bound by it
+LEAST_BOUND_GAPS = 20  # From how many gaps on that is a habit
+LEAST_BOUND_NS = 10_000_000  # From which time on it is worth telling
+LEAST_SAMPLES = 12  # Of fewer samples the number is shown, not a share
 _NAME_WIDTH = 40
 _FUNCTION_WIDTH = 80
 

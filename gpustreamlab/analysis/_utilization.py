@@ -214,11 +214,9 @@ def _is_current(trace: Trace, size: PartitionSize) -> bool:
     return trace.layout is not None and any(layout_size(trace, part, trace.layout) == size for part in trace.layout)
 
 
-LISTED_PARTITIONS = 40
-"""How many partitions are listed."""
+LISTED_PARTITIONS = 40  # How many partitions are listed
 
-WHOLE_CARD = "whole card"
-"""How the place of streams in no partition is called."""
+WHOLE_CARD = "whole card"  # How the place of streams in no partition is called
 
 _NAME_WIDTH = 24
 
@@ -371,11 +369,9 @@ def block_needs(trace: Trace) -> list[tuple[Int64Array, Int64Array]]:
 
 # How that is said
 
-NAME_LIMIT = 24
-"""How many characters of a partition's name are shown."""
+NAME_LIMIT = 24  # How many characters of a partition's name are shown
 
-LISTED_CHANGES = 4
-"""How many partitions a change of the layout names."""
+LISTED_CHANGES = 4  # How many partitions a change of the layout names
 
 
 def sms_text(granted_sms: int, requested_sms: int) -> str:
