@@ -30,7 +30,7 @@ from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pie
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.analysis._stacks import find_host_bound, name_threads
+from gpustreamlab.analysis._stacks import find_host_bound, name_threads, with_operation
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
@@ -333,7 +333,8 @@ def _idle_in_calls(trace: Trace, pieces: Pieces, findings: Sequence[Finding], le
             )
             text, fix = _texts_of_call(trace, base)
             idle = f" Nothing ran on the card meanwhile: {format_ns(total_ns)} in all."
-            found.append(replace(base, text=text + idle, fix=fix, bound_ns=total_ns, waited_ns=total_ns))
+            base = replace(base, text=text + idle, fix=fix, bound_ns=total_ns, waited_ns=total_ns)
+            found.append(with_operation(trace, pieces, base))
     return found
 
 

@@ -262,8 +262,12 @@ class Explanation(Reported):
         if self.asked:
             return self.asked
         if self.forecast is not None and (self.findings or len(self.streams) > 1):
-            longer = {Cause.SLOWED_DOWN, Cause.PAGE_FAULTS}  # of work that began in time, whatever overlap could save
-            perhaps_ns = (one.bound_ns if one.code in longer else min(one.bound_ns, self.bound_ns) for one in self.findings)
+            # What no other stream is in front of, or what slows, costs what it costs, whatever overlap could save.
+            alone = [one.other is None or one.code is Cause.SLOWED_DOWN for one in self.findings]
+            perhaps_ns = (
+                one.bound_ns if is_alone else min(one.bound_ns, self.bound_ns)
+                for one, is_alone in zip(self.findings, alone, strict=True)
+            )
             return self.forecast.line(max(perhaps_ns, default=0))
         if len(self.streams) < 2 and not self.findings:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"

@@ -107,7 +107,7 @@ def functions_text(functions: Sequence[FunctionCount], count: int = 0) -> str:
 def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[Finding]) -> list[Finding]:
     """Add to each finding of a late host the thread, the calls around the gap, and the function in which it stood."""
     findings = list(findings)
-    findings = [_with_operation(trace, pieces, finding) for finding in findings]
+    findings = [with_operation(trace, pieces, finding) for finding in findings]
     if not any(finding.code in _OF_HOST for finding in findings):
         return findings
     launch, lanes_of = pieces.launch, thread_lanes(trace, pieces.launch)
@@ -141,7 +141,7 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
     return [told(finding) for finding in findings]
 
 
-def _with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
+def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
     """Name the operation in which the thread was: around the call, or for most of the time until the launch."""
     row, call = finding.row, finding.call_row
     if finding.code not in (*_OF_HOST, *_BY_CALL):

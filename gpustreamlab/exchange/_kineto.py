@@ -169,6 +169,7 @@ class _Maker:
                 "waits_told": not self._lacks_waits(),
                 "title": self._title(),
                 "refused_records": told.refused_count + told.damaged_count,
+                "profiler_ns": told.profiler_ns,
             },
         )
         trace = _with_collectives(frame.trace(), told.collectives)
@@ -516,6 +517,7 @@ class Events:
         self.left_out: Counter[str] = Counter()
         self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
         self.unsaid_count = 0  # Waits of streams that do not say what for
+        self.profiler_ns = 0  # What the profiler says that it took itself
         self.said_count = 0  # Events that tell nothing which others do not: names, flows, copies of ranges, waits of the host
         # By the correlation of a kernel its communicator, a number that all ranks have alike, and its place in that, from 1; 0
         # where that is not told.
@@ -581,6 +583,9 @@ class Events:
                 self._add_spans(found, role, kind)
             else:
                 self.left_out["without a category" if given is None else str(given)[:40]] += len(found)
+                if given == "overhead":
+                    lasts_ns = all_nanoseconds([event.dur for event in found])
+                    self.profiler_ns += int(lasts_ns[(lasts_ns >= 0) & (lasts_ns < LARGEST_TIME_NS)].sum())
 
     def _add_spans(self, events: list[Event], role: str, kind: SpanKind) -> None:
         """Take those events of which the times make sense."""

@@ -148,6 +148,25 @@ def test_a_long_call_is_a_cause_by_its_name(tmp_path, call, code):
     assert max(finding.bound_ns, finding.saves_ns) >= 3.9 * MS
 
 
+@pytest.mark.parametrize(("call", "code"), [("hipHostMalloc", Cause.ALLOC_SYNC), ("cudaMemGetInfo", Cause.HOST_CALL)])
+def test_on_one_stream_the_call_and_the_operation_that_left_the_card_idle_are_named(tmp_path, call, code):
+    def change(told):
+        told["traceEvents"] = [event for event in told["traceEvents"] if event["cat"] != "gpu_memcpy"]
+        for event in told["traceEvents"]:
+            event["name"] = call if event["name"] == "hipMemcpyAsync" else event["name"]
+            if event["cat"] == "kernel":
+                event["tid"] = event["args"]["stream"] = 1
+                event["dur"] = 300 if event["name"] == "gemm_a" else event["dur"]
+        operation = {"ph": "X", "cat": "cpu_op", "name": "aten::item", "pid": 1, "tid": 1, "ts": 38, "dur": 5_004, "args": {}}
+        told["traceEvents"].append(operation)
+
+    found = changed(tmp_path, "04_rocm_unpinned.json", change).explain()
+    (finding,) = found.findings
+    assert (finding.code, finding.operation) == (code, "aten::item")
+    assert finding.waited_ns == finding.bound_ns == 4_710_000
+    assert "4.71 ms" in found.headline
+
+
 def test_one_load_is_billed_once_to_the_launch_that_it_held():
     found = read("44_serial_loop_sync_after_upload.json").explain()
     assert [finding.code for finding in found.findings] == [*[Cause.HOST_SYNC_STREAM] * 3, Cause.LAZY_LOAD]
@@ -226,6 +245,16 @@ def test_what_nsys_warned_of_is_said(tmp_path):
     assert trace.metadata.diagnostics == ("Not all CUDA events were collected.",)
     assert "Not all CUDA events were collected" in trace.metadata.doubt
     assert trace.quality().to_pandas()[["check", "worst_ns"]].values.tolist() == [["tool", 0], ["overhead", 30_000]]
+
+
+def test_what_the_profiler_of_pytorch_took_itself_is_said(tmp_path):
+    def change(told):
+        row = {"ph": "X", "cat": "overhead", "name": "Activity Buffer Request", "pid": -1, "tid": 0, "ts": 5, "args": {}}
+        told["traceEvents"] += [{**row, "dur": 700}, {**row, "dur": 300}]
+
+    trace = changed(tmp_path, "50_nccl_slows_gemm.json", change)
+    assert [(one.check, one.worst_ns) for one in trace.quality().doubts] == [("overhead", MS)]
+    assert trace.metadata.doubt == ""
 
 
 def test_graph_launches_that_were_recorded_as_one_are_counted(tmp_path):
