@@ -263,10 +263,10 @@ class Explanation(Reported):
             return self.asked
         if self.forecast is not None and (self.findings or len(self.streams) > 1):
             # What no other stream is in front of, or what slows, costs what it costs, whatever overlap could save.
-            alone = [one.other is None or one.code is Cause.SLOWED_DOWN for one in self.findings]
+            is_free = [one.other is None or one.code is Cause.SLOWED_DOWN for one in self.findings]
             perhaps_ns = (
-                one.bound_ns if is_alone else min(one.bound_ns, self.bound_ns)
-                for one, is_alone in zip(self.findings, alone, strict=True)
+                one.bound_ns if free else min(one.bound_ns, self.bound_ns)
+                for one, free in zip(self.findings, is_free, strict=True)
             )
             return self.forecast.line(max(perhaps_ns, default=0))
         if len(self.streams) < 2 and not self.findings:
