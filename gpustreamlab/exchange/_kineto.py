@@ -251,9 +251,9 @@ class _Maker:
         return [*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST, process=file) for name, file in threads)]
 
     def _own_row(self, key: StreamKey, named: Counter[str]) -> str:
-        """Return what the file calls the row of a stream where that is a name of its own."""
+        """Return what a file by hand calls the row of a stream where that is a name of its own."""
         name = self._told.row_names.get(key, "")
-        return "" if self._ranks[0] or _STREAM_ROW.match(name) or named[name] > 1 else name
+        return "" if self._is_known or self._ranks[0] or _STREAM_ROW.match(name) or named[name] > 1 else name
 
     def _describe(self, work: Columns, hides_grid: BoolArray) -> tuple[WorkDetail, ...]:
         """Give work its name, kind and detail, by its shape; return all details. Some tell a grid that is none."""
