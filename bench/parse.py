@@ -1,27 +1,46 @@
-"""What reading a record of CUPTI costs, beside copying its bytes and beside cupti-python's own callback.
+"""What reading costs: a record of CUPTI, beside copying its bytes; and a kernel, from raw buffers and the ring to the trace.
 
 Buffers are made here, so no GPU is needed: one kind in a long run, a launch call and its kernel in turn, and a mix without
-order. The floor is a memcpy of the bytes. Rounds are interleaved; figures are medians over the rounds.
+order. The floor is a memcpy of the bytes, and cupti-python's own callback stands beside it. Whole reading is that of a session:
+buffers of 1 MiB as CUPTI fills them, calls with their arguments in the ring of callbacks.c, anchors, a recorder; by stage, in
+time of its thread. Figures are medians over the rounds.
+
+    python -m bench.parse --json bench/results/parse.json
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import itertools
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from bench._common import report
 from gpustreamlab.backends.cuda._probe import why_unavailable
+from gpustreamlab.backends.cuda.cupti import _calls, _clients, _clock, _records, _source
+from gpustreamlab.backends.cuda.cupti._accesses import AccessReader
+from gpustreamlab.backends.cuda.cupti._buffers import BUFFER_BYTES, ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._layouts import Layouts, RecordKind, find_layouts
 from gpustreamlab.backends.cuda.cupti._records import parse_buffer
+from gpustreamlab.recorder import Recorder, _recorder
+from gpustreamlab.recorder._in_flight import RangesInFlight
+from gpustreamlab.recorder._work import WorkReader
+from gpustreamlab.typing import SpanKind
+from tests.helpers.cupti_buffers import record
+from tests.helpers.fake_cupti import FakeCard, FakeCuptiLibrary, FakeDriver, make_source
+from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.recorded_buffers import CALL_NAMES
 
 NEEDS_GPU = False
 
@@ -49,8 +68,8 @@ cupti.activity_flush_all(1)
 print((time.perf_counter() - began) / len(seen) * 1e9)
 """
 VERSION = 130001
-BUFFER_BYTES = 1 << 20
 ROUNDS = 15
+READ_KERNELS, READ_ROUNDS = 100_000, 5
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -61,7 +80,10 @@ def main(argv: list[str] | None = None) -> None:
     rows.append(
         {"records": "kernels, cupti-python's callback", "ns a record": "not measured here" if peer_ns is None else peer_ns}
     )
-    report(f"Parse of activity buffers of {BUFFER_BYTES >> 20} MiB (CUPTI {VERSION}, median of {ROUNDS} rounds)", rows, argv)
+    rows += [row for name, program in PROGRAMS.items() for row in read_program(name, program)]
+    report(
+        f"Reading of CUPTI's records and of whole programs (CUPTI {VERSION}, medians of {ROUNDS} and {READ_ROUNDS})", rows, argv
+    )
 
 
 def streams() -> dict[str, NDArray[np.int64]]:
@@ -100,8 +122,8 @@ def peer_cupti_python() -> float | None:
 
 
 def _row(name: str, data: NDArray[np.uint8], layouts: Layouts) -> dict[str, Any]:
-    count = parse_buffer(data, layouts).record_count
-    works: dict[str, Callable[[], object]] = {"parse": partial(parse_buffer, data, layouts), "floor": data.copy}
+    count = parse_buffer(data, layouts=layouts).record_count
+    works: dict[str, Callable[[], object]] = {"parse": partial(parse_buffer, data, layouts=layouts), "floor": data.copy}
     times: dict[str, list[float]] = {work: [] for work in works}
     for _ in range(ROUNDS):
         for work, call in works.items():
@@ -117,6 +139,268 @@ def _row(name: str, data: NDArray[np.uint8], layouts: Layouts) -> dict[str, Any]
         "memcpy ns": round(floor, 1),
         "times memcpy": round(parse / floor, 1),
     }
+
+
+# Whole reading: programs of launches, as (function, grid, stream, addresses); None for an event that the other stream waits for
+
+A_KERNEL = tuple[int, int, int, tuple[int, ...]]
+
+
+def loop() -> Iterator[A_KERNEL | None]:
+    """Return one kernel with the same arguments, as `x.add_(1)` launches it."""
+    return itertools.repeat((0, 1, 0, (BLOCKS[0],)))
+
+
+def training() -> Iterator[A_KERNEL | None]:
+    """Return steps of 400 kernels of 24 functions on two streams, with memory that is used again in each step."""
+    chosen = np.random.default_rng(0)
+    step: list[A_KERNEL | None] = []
+    for place in range(400):
+        words = tuple(int(chosen.choice(BLOCKS)) + 512 * int(chosen.integers(64)) for _ in range(3))
+        step.append((int(chosen.integers(24)), int(chosen.integers(1, 4)), place // 64 % 2, words))
+        if place % 64 == 63:
+            step.append(None)
+    return itertools.cycle(step)
+
+
+def unlike() -> Iterator[A_KERNEL | None]:
+    """Return launches of which none has the arguments of another, as where each step writes to the next row."""
+    chosen = np.random.default_rng(0).integers(1 << 12, size=(READ_KERNELS, 2))
+    return (
+        (place % 24, 1, 0, (BLOCKS[place % 64] + 8 * int(one), BLOCKS[0] + 8 * int(other)))
+        for place, (one, other) in enumerate(chosen)
+    )
+
+
+PROGRAMS: dict[str, Callable[[], Iterator[A_KERNEL | None]]] = {
+    "the same launch again and again": loop,
+    "training, two streams": training,
+    "no launch like another": unlike,
+}
+BLOCKS = [0x7F00_0000_0000 + place * (1 << 22) for place in range(64)]
+STREAMS = (0, 0x6000)
+LAUNCH, EVENT_RECORD, STREAM_WAIT = 307, 119, 295
+MANGLED = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorI{}EESt5arrayIPcLm1EEEEviT0_T1_"
+QUESTION = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+
+
+class Driver(FakeDriver):
+    """Knows of each function three parameters of 8 bytes, and the memory of `BLOCKS`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allocations = [(address, 1 << 22, 2) for address in BLOCKS]
+
+        def parameter(function: int, place: int, offset: Any, size: Any) -> int:
+            offset[0], size[0] = 8 * place, 8
+            return int(place >= 3)
+
+        self.cuFuncGetParamInfo = QUESTION(parameter)
+
+
+class Card(FakeCard):
+    """A card on which time is the machine's."""
+
+    WALL_NS = time.time_ns() - time.perf_counter_ns()
+    now_ns = property(lambda _: time.perf_counter_ns(), lambda _, now_ns: None)
+
+    def __init__(self) -> None:
+        super().__init__(FakeCuptiLibrary(VERSION))
+        self.driver = Driver()
+
+    def host_time_ns(self) -> int:
+        """Return the machine's time."""
+        return time.perf_counter_ns()
+
+
+class CallbackData(ctypes.Structure):
+    """CUpti_CallbackData, as far as it is read."""
+
+    _fields_ = (
+        ("site", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("parameters", ctypes.c_void_p),
+        ("result", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("context", ctypes.c_void_p),
+        ("context_number", ctypes.c_uint32),
+        ("own", ctypes.POINTER(ctypes.c_uint64)),
+        ("number", ctypes.c_uint32),
+    )
+
+
+class Driven:
+    """Makes the calls of a program, and lays the records of their work into CUPTI's buffers."""
+
+    def __init__(self, card: Card, buffers: ActivityBuffers) -> None:
+        self.card, self.buffers = card, buffers
+        self._note = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)(
+            buffers.note_call.value
+        )
+        self._kept = ctypes.c_uint64()
+        self._data = CallbackData(own=ctypes.pointer(self._kept))
+        self._words = (ctypes.c_uint64 * 3)()
+        self._given = (ctypes.c_void_p * 3)(*(ctypes.addressof(self._words) + 8 * place for place in range(3)))
+
+    def call(self, function: int, parameters: Any) -> int:
+        """Call back as CUPTI does at the begin and the end of a call; return its number."""
+        self.card.correlation += 1
+        data, address = self._data, ctypes.addressof(self._data)
+        data.number, data.parameters = self.card.correlation, ctypes.addressof(parameters)
+        for data.site in (0, 1):
+            self._note(None, 1, function, address)
+        return self.card.correlation
+
+    def run(self, program: Iterator[A_KERNEL | None], count: int) -> None:
+        """Launch so many kernels, and let them have run."""
+        made: list[tuple[int, dict[str, int]]] = []
+        while count:
+            one = next(program)
+            count -= one is not None
+            begun_ns = time.perf_counter_ns()
+            if one is None:
+                wanted = (EVENT_RECORD, (0x9000, STREAMS[0])), (STREAM_WAIT, (STREAMS[1], 0x9000, 0))
+                first, second = (self.call(number, (ctypes.c_uint64 * 3)(*facts)) for number, facts in wanted)
+                made.append((RecordKind.CUDA_EVENT, {"eventId": 5, "correlationId": first, "contextId": 1, "streamId": 7}))
+                wait = {"cudaEventId": 5, "correlationId": second, "contextId": 1, "streamId": 13, "type": 2}
+                made.append((RecordKind.SYNCHRONIZATION, wait))
+                continue
+            function, grid, stream, addresses = one
+            self._words[:] = (*addresses, *[7] * (3 - len(addresses)))
+            facts = (ctypes.c_uint64 * 8)(0x1000 + function, 0, 0, 0, 0, STREAMS[stream], ctypes.addressof(self._given), 0)
+            number = self.call(LAUNCH, facts)
+            begin_ns = self.card.cupti_ns(begun_ns + 3_000)
+            work = {"start": begin_ns, "end": begin_ns + 2_000, "correlationId": number, "streamId": 13 if stream else 7}
+            made.append((RecordKind.CONCURRENT_KERNEL, work | {"gridX": grid, "function": function}))
+        self._deliver(made)
+
+    def _deliver(self, made: list[tuple[int, dict[str, int]]]) -> None:
+        """Write records as CUPTI does: behind each other in the buffers that it asks for."""
+        library, layouts = self.card.library, self.card.library.layouts
+        kinds = np.array([kind for kind, _ in made])
+        sizes = np.array([layouts.sizes[int(kind)] for kind in kinds])
+        ends = np.cumsum(sizes)
+        data = np.zeros(int(ends[-1]), np.uint8)
+        fixed = {"contextId": 1, "gridY": 1, "gridZ": 1, "blockX": 64, "blockY": 1, "blockZ": 1, "registersPerThread": 24}
+        for kind in set(kinds.tolist()):
+            given = [facts for one, facts in made if one == kind]
+            begins = (ends - sizes)[kinds == kind]
+            first = record(kind, layouts, fixed if kind == RecordKind.CONCURRENT_KERNEL else {})
+            data[begins[:, None] + np.arange(len(first))] = first
+            told = {name: np.array([facts[name] for facts in given]) for name in given[0]}
+            if kind == RecordKind.CONCURRENT_KERNEL:
+                names = np.array(
+                    [library.text(MANGLED.format("ijlmfdbhcatsxywz"[place % 16] * (1 + place // 16))) for place in range(24)]
+                )
+                told["name"] = names[told.pop("function")]
+            for name, values in told.items():
+                offset, form = layouts.fields[kind][name]
+                column = values.astype(form)[:, None].view(np.uint8)
+                data[begins[:, None] + offset + np.arange(column.shape[1])] = column
+        cuts = [0, *ends[np.flatnonzero(np.diff(ends // (BUFFER_BYTES - 256)))].tolist(), int(ends[-1])]
+        library.pending += [data[begin:end] for begin, end in itertools.pairwise(cuts)]
+
+
+class Stages:
+    """Adds up the time of this thread by stage; what a stage calls of another one is that one's."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._open: list[str] = []
+        self._since = 0.0
+
+    def wrap(self, patch: pytest.MonkeyPatch, owner: Any, name: str, stage: str) -> None:
+        """Count the time in a function to a stage."""
+        inner = getattr(owner, name)
+
+        def timed(*args: Any, **options: Any) -> Any:
+            self._turn()
+            self._open.append(stage)
+            try:
+                return inner(*args, **options)
+            finally:
+                self._turn()
+                self._open.pop()
+
+        patch.setattr(owner, name, timed)
+
+    def _turn(self) -> None:
+        now = time.thread_time()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+
+STAGES = (
+    (_clients, "parse_buffer", "buffers to columns"),
+    (ActivityBuffers, "take_calls", "calls out of the ring"),
+    (AccessReader, "read", "accesses"),
+    (_clients, "concat_records", "columns joined"),
+    (_source, "concat_records", "columns joined"),
+    (_source, "join_staged", "columns joined"),
+    (_records.CallNumbers, "continue_in", "columns joined"),
+    (_source, "work_batch", "work"),
+    (_calls.CallReader, "read", "calls of the host"),
+    (_calls.DependencyReader, "read", "waits"),
+    (_source, "told_until", "what threads were told"),
+    (_clock.CuptiClock, "place", "the session's clock"),
+    (_source.CuptiSource, "drain", "source, all else"),
+    (WorkReader, "read", "recorder: rows"),
+    (RangesInFlight, "store", "recorder: journal"),
+    (Recorder, "collect_work", "recorder, all else"),
+    (_recorder, "fold", "trace"),
+    (Recorder, "trace", "trace"),
+)
+
+
+def read_program(name: str, program: Callable[[], Iterator[A_KERNEL | None]]) -> list[dict[str, Any]]:
+    """Time how a session reads a program, by stage: into the journal, and then into a trace."""
+    found: list[Counter[str]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        source, driven = open_source(patch)
+        for _ in range(READ_ROUNDS):
+            recorder, stages = Recorder(InstantBackend(), ring_size=4 * READ_KERNELS), Stages()
+            recorder.start_capture(source)
+            driven.run(program(), 100)
+            recorder.collect_work()
+            driven.run(program(), READ_KERNELS)
+            with pytest.MonkeyPatch.context() as timed:
+                for owner, function, stage in STAGES:
+                    stages.wrap(timed, owner, function, stage)
+                recorder.collect_work()
+                trace = recorder.trace()
+            recorder.end_capture()
+            found.append(stages.seconds)
+            kernels = int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum())
+            assert kernels == READ_KERNELS + 100, kernels
+        source.close()
+    us = {stage: statistics.median(one[stage] for one in found) / READ_KERNELS * 1e6 for stage in found[0]}
+    journal = sum(took for stage, took in us.items() if stage != "trace")
+    us = {"into the journal": journal, "the same without accesses": journal - us["accesses"]} | us
+    return [{"program": name, "stage": stage, "us a kernel": round(took, 3)} for stage, took in us.items()]
+
+
+_process: list[Any] = []
+
+
+def open_source(patch: pytest.MonkeyPatch) -> tuple[Any, Driven]:
+    """Return a source of a card whose clock is this machine's, with the true ring; once in a process."""
+    if not _process:
+        real = {
+            name: getattr(ActivityBuffers, name)
+            for name in ("take_calls", "begin_calls", "set_shape", "tell_memory", "function_name")
+        }
+        CALL_NAMES[1] |= {STREAM_WAIT: "cuStreamWaitEvent"}
+        card = Card()
+        keep = pytest.MonkeyPatch()
+        source = make_source(keep, card)
+        for name, function in real.items():
+            keep.setattr(ActivityBuffers, name, function)
+        keep.setattr(_source, "time", time)
+        _process.append((source, Driven(card, _source.SHARING.buffers)))
+    return _process[0]
 
 
 if __name__ == "__main__":

@@ -405,5 +405,5 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
         present[column - least] = True
         return np.flatnonzero(present) + least, (np.cumsum(present) - 1)[column - least]
     heads = np.flatnonzero(np.concatenate(([True], column[1:] != column[:-1])))
-    values, place = np.unique(column[heads], return_inverse=True)
-    return values, np.repeat(place, np.diff(np.append(heads, len(column))))
+    values = np.unique(column[heads])
+    return values, np.repeat(np.searchsorted(values, column[heads]), np.diff(np.append(heads, len(column))))

@@ -104,23 +104,36 @@ class Launches:
 
     def __init__(self, limit: int = KEPT_LAUNCHES) -> None:
         self._limit = limit
-        # Correlation, start, thread's code, number of the range, start on the host's clock; by correlation.
-        self._rows = np.empty((5, 0), np.int64)
+        # Correlation, start, thread's code, number of the range, start on the host's clock; by correlation. There is more room
+        # than rows: most calls are newer than all before, and are put behind those.
+        self._room = np.empty((5, 0), np.int64)
+        self._count = 0
 
     def __len__(self) -> int:
-        return self._rows.shape[1]
+        return self._count
 
-    def add(
-        self,
-        correlation: Int64Array,
-        start_ns: Int64Array,
-        thread: Int64Array,
-        parent: Int64Array,
-        start_host_ns: Int64Array,
-    ) -> None:
-        """Take more calls; `trim` forgets the oldest."""
-        rows = np.concatenate((self._rows, np.stack((correlation, start_ns, thread, parent, start_host_ns))), axis=1)
-        self._rows = rows[:, np.argsort(rows[0], kind="stable")]
+    @property
+    def _rows(self) -> Int64Array:
+        return self._room[:, : self._count]
+
+    def add(self, *columns: Int64Array) -> None:
+        """Take more calls: correlation, start, thread's code, number of the range, start on the host's clock.
+
+        `trim` forgets the oldest.
+        """
+        new = np.stack(columns)
+        if not new.shape[1]:
+            return
+        kept = int(np.searchsorted(self._rows[0], new[0].min()))
+        new = np.concatenate((self._rows[:, kept:], new), axis=1)
+        if (new[0, 1:] < new[0, :-1]).any():
+            new = new[:, np.argsort(new[0], kind="stable")]
+        self._count = kept + new.shape[1]
+        if self._count > self._room.shape[1]:
+            room = np.empty((5, 2 * self._count), np.int64)
+            room[:, :kept] = self._room[:, :kept]
+            self._room = room
+        self._room[:, kept : self._count] = new
 
     def find(self, correlation: Int64Array) -> Int64Array:
         """Return the row of each call, or -1; for `take`. Of two calls of one number the later one counts."""
@@ -137,14 +150,14 @@ class Launches:
         return np.where(row >= 0, self._rows[1:, row], -1)
 
     def trim(self) -> None:
-        """Forget the oldest calls beyond the limit."""
-        if len(self) > self._limit:
+        """Forget the oldest calls where there are twice as many as the limit."""
+        if len(self) > 2 * self._limit:
             newest = np.argpartition(self._rows[1], -self._limit)[-self._limit :]
-            self._rows = self._rows[:, np.sort(newest)]
+            self._room, self._count = self._rows[:, np.sort(newest)], self._limit
 
     def clear(self) -> None:
         """Forget all calls: the numbers of those to come may begin anew."""
-        self._rows = self._rows[:, :0]
+        self._room, self._count = self._room[:, :0], 0
 
 
 StreamKey: TypeAlias = tuple[int, int]  # A context and a stream, as an `ActivitySource` numbers them

@@ -34,7 +34,7 @@ def mutated_buffer(rng):
 
 def check_parse(data, layouts):
     """Parse, and check what holds of any bytes."""
-    records = parse_buffer(data, layouts)
+    records = parse_buffer(data, layouts=layouts)
     used = sum(layouts.sizes[kind] * count for kind, count in records.counts.items())
     assert used + records.skipped_bytes == data.size
     assert records.skipped_bytes >= 0

@@ -62,7 +62,7 @@ def read_buffers(name, version):
 def read_records(name, version):
     """Return the records of a file's buffers."""
     layouts = find_layouts(version)
-    return concat_records([parse_buffer(data, layouts) for data in read_buffers(name, version)])
+    return concat_records([parse_buffer(data, layouts=layouts) for data in read_buffers(name, version)])
 
 
 def read_names():

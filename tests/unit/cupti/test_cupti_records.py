@@ -56,7 +56,7 @@ def test_fields_of_a_kernel_come_back_in_every_version(version):
     fields |= {"correlationId": 2**32 - 1, "name": 2**64 - 1, "graphId": 2**31, "dynamicSharedMemory": 232448}
 
     # WHEN it is read
-    kernels = parse_buffer(build_buffer([(KERNEL, fields)], version, filler=255), find_layouts(version)).columns[KERNEL]
+    kernels = parse_buffer(build_buffer([(KERNEL, fields)], version, filler=255), layouts=find_layouts(version)).columns[KERNEL]
 
     # THEN each field is what was written
     assert {name: kernels[name][0] for name in fields} == fields
@@ -65,7 +65,7 @@ def test_fields_of_a_kernel_come_back_in_every_version(version):
 
 def test_field_that_a_version_lacks_is_zero():
     fields = {"contextId": 7, "nullStreamId": 3}
-    contexts = parse_buffer(build_buffer([(9, fields)] * 2, 18, filler=255), find_layouts(18)).columns[9]
+    contexts = parse_buffer(build_buffer([(9, fields)] * 2, 18, filler=255), layouts=find_layouts(18)).columns[9]
     assert contexts["contextId"].tolist() == [7, 7]
     assert contexts["isGreenContext"].tolist() == [0, 0]
     assert contexts["numMultiprocessors"].dtype == np.uint16
@@ -82,7 +82,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("data", "count", "skipped", "unknown"), ENDS.values(), ids=ENDS)
 def test_reading_ends_where_nothing_is_known_or_a_record_is_cut_off(data, count, skipped, unknown):
-    records = parse_buffer(data, LAYOUTS)
+    records = parse_buffer(data, layouts=LAYOUTS)
     assert (records.record_count, records.skipped_bytes, records.unknown_kinds) == (count, skipped, unknown)
 
 
@@ -92,7 +92,7 @@ def test_columns_do_not_keep_the_buffer_wherever_it_lies():
     frozen.flags.writeable = False
     others = (np.repeat(data, 2)[::2], np.concatenate([data[:3], data])[3:], frozen)
     tables = [check_parse(other, LAYOUTS).columns[10] for other in others]
-    expected = parse_buffer(data, LAYOUTS).columns[10]
+    expected = parse_buffer(data, layouts=LAYOUTS).columns[10]
     data[:] = 0
     assert expected["start"].any()
     for table in tables:
@@ -103,8 +103,8 @@ def test_buffers_are_put_behind_each_other():
     parts = [[5, 10, 10], [], [1], [10] * 5, [10, 11]]
     buffers = [random_buffer(kinds, seed=seed) for seed, kinds in enumerate(parts)]
     buffers[2] = np.concatenate([buffers[2], np.full(16, 99, np.uint8)])
-    total = concat_records([parse_buffer(data, LAYOUTS) for data in buffers])
-    separate = [parse_buffer(data, LAYOUTS).columns for data in buffers]
+    total = concat_records([parse_buffer(data, layouts=LAYOUTS) for data in buffers])
+    separate = [parse_buffer(data, layouts=LAYOUTS).columns for data in buffers]
     starts = [start for columns in separate if 10 in columns for start in columns[10]["start"].tolist()]
     assert total.columns[10]["start"].tolist() == starts
     assert total.counts == {1: 1, 5: 1, 10: 8, 11: 1}
@@ -127,7 +127,7 @@ def test_five_hundred_broken_buffers_are_read_as_the_slow_reader_does():
 def test_memory_stays_below_a_few_times_the_buffer(kinds):
     data = random_buffer(kinds, 18)
     tracemalloc.start()
-    parse_buffer(data, find_layouts(18))
+    parse_buffer(data, layouts=find_layouts(18))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 5 * data.size

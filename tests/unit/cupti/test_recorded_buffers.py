@@ -176,7 +176,7 @@ def test_green_contexts_have_their_sms_in_either_form(green):
 
 def test_launches_and_kernels_come_in_turn():
     (data,) = read_buffers("launches", 130001)
-    records = parse_buffer(data, find_layouts(130001))
+    records = parse_buffer(data, layouts=find_layouts(130001))
     kernels, calls = records.columns[KERNEL], records.columns[RecordKind.DRIVER]
     assert records.counts == {RecordKind.DRIVER: 234, KERNEL: 234}
     assert records.skipped_bytes == 96  # the file was cut within a kernel

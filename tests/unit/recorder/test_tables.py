@@ -138,7 +138,7 @@ class TestWindows:
 
 class TestLaunches:
     def test_calls_are_found_in_any_order_and_the_oldest_are_forgotten(self):
-        launches = Launches(limit=2)
+        launches = Launches(limit=1)
         launches.add(ints(9, 3), ints(90, 30), ints(0, 1), ints(-1, 5), ints(90, 30))
         launches.add(ints(4), ints(40), ints(1), ints(6), ints(40))
         found = launches.find(ints(4, 3, 0, 7))
@@ -149,7 +149,7 @@ class TestLaunches:
             [40, 30, -1, -1],
         ]
         launches.trim()
-        assert launches.find(ints(3, 4, 9)).tolist() == [-1, 0, 1]
+        assert launches.find(ints(3, 4, 9)).tolist() == [-1, -1, 0]
 
     def test_of_two_calls_of_one_number_the_later_counts(self):
         launches = Launches()

@@ -8,13 +8,14 @@ calls are; all in here is done by one thread at a time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab.analysis import distinct
 from gpustreamlab.backends._activity import (
     CERTAINTY_SHIFT,
     IS_HOST,
@@ -58,6 +59,10 @@ _ANY = 0
 """Number of memory that is not known."""
 
 
+_Row: TypeAlias = tuple[int, int, int, int]
+"""Of an access all but the call."""
+
+
 class _Touch(NamedTuple):
     block: Block
     begin: int
@@ -80,11 +85,11 @@ class _Graph:
 
     def __init__(self) -> None:
         self.nodes: list[list[_Touch]] = []
-        self.rows: list[tuple[int, int, int, int]] = []
+        self.rows: list[_Row] = []
         self.is_known = True  # Whether it is known of each node what it accesses
         self.is_whole = True  # Whether it is known which nodes there are
 
-    def add(self, touches: list[_Touch], rows: list[tuple[int, int, int, int]], *, is_node: bool) -> None:
+    def add(self, touches: list[_Touch], rows: list[_Row], *, is_node: bool) -> None:
         """Take the next node: numbers of nodes ascend in the order of capture."""
         self.is_whole &= is_node  # a graph within a graph, or a batch of copies
         self.nodes.append(touches)
@@ -124,27 +129,60 @@ class _Batch:
         long = np.flatnonzero(np.diff(edges) > _LONG)
         return [(int(edges[at]) + 1, int(edges[at + 1])) for at in long.tolist()]
 
+    def words_of(self, at: Int64Array) -> tuple[NDArray[np.uint64], Int64Array]:
+        """Return the words of some calls behind each other, and behind how many of them those of each call end."""
+        counts = self.calls["words"][at].astype(np.int64)
+        total = np.cumsum(counts)
+        if len(at) == len(self.calls):
+            return self._words, total
+        return self._words[np.arange(int(counts.sum())) + np.repeat(self._ends[at] - total, counts)], total
+
     def calls_at(self, at: Int64Array) -> Iterator[tuple[Role, Shape, tuple[int, ...], list[int]]]:
         """Return those of some calls that say something: their roles, how they are read, their `_FIELDS` and their words."""
         at = at[self.role[at] != Role.NONE]
         some = self.calls[at]
-        counts = some["words"].astype(np.int64)
-        total = np.cumsum(counts)
-        place = np.arange(int(counts.sum())) + np.repeat(self._ends[at] - total, counts)
-        words = self._words[place].tolist()
+        own, total = self.words_of(at)
+        words = own.tolist()
         for stop, call in zip(total.tolist(), zip(*(some[name].tolist() for name in _FIELDS), strict=True), strict=True):
             shape = self._shapes[call[4]]
             yield shape.role, shape, call, words[stop - call[5] : stop]
 
-    @cached_property
-    def keys(self) -> Int64Array:
-        """A number for each call, the same for those that use the same memory in the same way; shape (n,)."""
-        count = self.calls["words"].astype(np.int64)
-        place = (np.arange(len(self._words)) - np.repeat(self._ends - count, count)).astype(np.uint64)
-        mixed = hash_rows((self._words, place)).view(np.uint64)
+    def keys(self, at: Int64Array, said: tuple[NDArray[np.uint64], Int64Array], *, size: NDArray[Any]) -> Int64Array:
+        """Return a number for each of some calls, the same for those that say the same words in their turn."""
+        words, total = said
+        counts = np.diff(total, prepend=0)
+        mixed = hash_rows((words, _turns(counts))).view(np.uint64)
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)))
-        own = sums[self._ends] - sums[self._ends - count]
-        return hash_rows((*(self.calls[name] for name in ("cbid", "flags", "stream", "object", "size")), own))
+        facts = (self.calls[name][at] for name in ("cbid", "flags", "stream", "object"))
+        return hash_rows((*facts, size, sums[total] - sums[total - counts]))
+
+
+def _first_of_each(key: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return of each entry the place of its key among those in the order of their first entries, and where these are."""
+    keys, place = distinct(key)
+    first = np.empty(len(keys), np.int64)
+    first[place[::-1]] = np.arange(len(place))[::-1]
+    order = np.argsort(first)
+    return np.argsort(order)[place], first[order]
+
+
+def _turns(counts: Int64Array) -> Int64Array:
+    """Count from 0 to each of these: of 2 and 3 it is 0, 1, 0, 1, 2."""
+    ends = np.cumsum(counts)
+    turns: Int64Array = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
+    return turns
+
+
+def _spread(count: Int64Array, place: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return where the rows of groups stand that are taken in some order, and how many each one has: of a group `count`."""
+    counts = count[place]
+    return _turns(counts) + np.repeat((np.cumsum(count) - count)[place], counts), counts
+
+
+def _table_of(told: Sequence[list[_Row]]) -> tuple[Int64Array, Int64Array]:
+    """Return how many rows there are of each, and all of them, shape (4, n)."""
+    count = np.array([len(rows) for rows in told], np.int64)
+    return count, np.array([row for rows in told for row in rows], np.int64).reshape(-1, 4).T
 
 
 def _rows_of(flat: list[int]) -> Int64Array:
@@ -152,6 +190,7 @@ def _rows_of(flat: list[int]) -> Int64Array:
 
 
 _FUNCTIONS = 1 << 16
+_SOME = 1_024
 _LONG = 32
 """Calls that are worth looking at together."""
 _FIELDS = ("start", "end", "threadId", "correlationId", "cbid", "words", "flags", "stream", "object", "size")
@@ -193,7 +232,8 @@ class AccessReader:
         self._executables: dict[int, _Graph] = {}
         self._opaque_count = 0
         self._last: tuple[Any, ...] = ()
-        self._last_rows: list[tuple[int, int, int, int]] = []
+        self._last_rows: list[_Row] = []
+        self._known_rows: dict[tuple[bool, int], list[_Row]] = {}  # Of launches, by `_alike`
 
     def follow(self, *, is_on: bool) -> None:
         """Have `steps` told from now on, or no more."""
@@ -267,24 +307,86 @@ class AccessReader:
         """Read calls between which nothing changes: of those that are alike the first one stands for all."""
         roles = batch.role[begin:end]
         at = begin + np.flatnonzero((roles > Role.NONE) & (roles < Role.UNKNOWN_WORK))
-        _, first, place = np.unique(batch.keys[at], return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        found = [
+        key = batch.keys(at, batch.words_of(at), size=self._sizes(batch, at))
+        if self._is_followed:  # each launch is a step, in all that it says
+            place, first = _first_of_each(key)
+            count, table = self._read_first(batch, at[first])
+        elif 2 * len(np.unique(key[:_SOME])) > len(key[:_SOME]):
+            place, (count, table) = np.arange(len(at)), self._read_blocks(batch, at)
+        else:
+            place, first = _first_of_each(key)
+            count, table = self._read_blocks(batch, at[first])
+        index, counts = _spread(count, place)
+        return np.stack((np.repeat(batch.calls["correlationId"][at], counts), *(np.take(column, index) for column in table)))
+
+    def _sizes(self, batch: _Batch, at: Int64Array) -> NDArray[Any]:
+        """Return the size of each call; what stands for the numbers among a launch's arguments counts for steps alone."""
+        size = batch.calls["size"][at]
+        return size if self._is_followed else np.where(batch.role[at] == Role.LAUNCH, np.uint64(0), size)
+
+    def _read_first(self, batch: _Batch, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Read calls in their order; return how many accesses each makes, and those, shape (4, n)."""
+        told = [
             self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
-            for role, shape, call, own in batch.calls_at(at[first[order]])
+            for role, shape, call, own in batch.calls_at(at)
         ]
-        told = [found[one] for one in np.argsort(order).tolist()]
-        count = np.array([len(rows) for rows in told], np.int64)
-        table = np.array([row for rows in told for row in rows], np.int64).reshape(-1, 4)
-        counts = count[place]
-        offset = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = np.repeat((np.cumsum(count) - count)[place], counts) + offset
-        number = np.repeat(batch.calls["correlationId"][at].astype(np.int64), counts)
-        return np.concatenate((number[None], table[rows].T))
+        return _table_of(told)
+
+    def _read_blocks(self, batch: _Batch, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Do the same for calls of which some differ only in where in its block each argument lies."""
+        words, total = batch.words_of(at)
+        counts, is_launch = np.diff(total, prepend=0), batch.role[at] == Role.LAUNCH
+        of_launch, turn = np.repeat(is_launch, counts), _turns(counts)
+        address = words & np.uint64(_ADDRESS)
+        number, start = self._blocks_of(np.where(of_launch, address, np.uint64(0)))
+        is_again = np.zeros(len(words), bool)
+        for back in range(1, int(turn.max(initial=0)) + 1):
+            later = np.flatnonzero(turn >= back)
+            is_again[later] |= address[later] == address[later - back]
+        is_kept = (number > 0) & ~is_again  # each address once
+        said = (number << 18).view(np.uint64) | words >> np.uint64(_PLACE_BITS) << np.uint64(1) | is_kept
+        said = np.where(of_launch, said, words)
+        key = batch.keys(at, (said, total), size=self._sizes(batch, at))
+        place, first = _first_of_each(key)
+        count, table = self._read_known(batch, at[first], key[first])
+        index, per_call = _spread(count, place)
+        table = table[:, index]
+        seen = np.concatenate(([0], np.cumsum(is_kept)))
+        is_argument = _turns(per_call) < np.repeat(
+            seen[total] - seen[total - counts], per_call
+        )  # else it says that there is more
+        table[1, is_argument] = (address.view(np.int64) - start)[is_kept]
+        return per_call, table
+
+    def _read_known(self, batch: _Batch, at: Int64Array, key: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Do the same for calls of which some were read before, by their keys."""
+        known = [self._known_rows.get((self.has_unseen_pool, one)) for one in key.tolist()]
+        new = np.array([one for one, rows in enumerate(known) if rows is None], np.int64)
+        for one, (role, shape, call, own) in zip(new.tolist(), batch.calls_at(at[new]), strict=True):
+            opaque_count = self._opaque_count
+            rows = known[one] = self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
+            if role is Role.LAUNCH and opaque_count == self._opaque_count:
+                self._known_rows[self.has_unseen_pool, int(key[one])] = rows
+        if len(self._known_rows) > KEPT_FUNCTIONS:
+            self._known_rows.clear()
+        return _table_of([rows or [] for rows in known])
+
+    def _blocks_of(self, address: NDArray[np.uint64]) -> Int64Array:
+        """Return the number and the start of the block that each address is in; see `Table.find_all`."""
+        for _ in range(2):
+            found = self._parts.find_all(address)
+            left = np.flatnonzero(found[1] == 0)
+            found[:, left] = self._memory.find_all(address[left])
+            missing = address[(found[1] == 0) & (address > 0)]
+            _, first = np.unique(missing >> np.uint64(_GRAIN_BITS), return_index=True)
+            asked = [one for one in missing[first].tolist() if one >> _GRAIN_BITS not in self._nowhere]
+            if not [one for one in asked if self._find(one) is not None]:
+                break
+        return found
 
     # Work
 
-    def _work(self, role: Role, call: tuple[int, ...], own: list[int], *, is_awaited: bool) -> list[tuple[int, int, int, int]]:
+    def _work(self, role: Role, call: tuple[int, ...], own: list[int], *, is_awaited: bool) -> list[_Row]:
         _, _, _, _, _, _, flags, stream, target, size = call
         key = (role, stream, target, size, flags, own)
         if key == self._last:  # the same again, and nothing since
@@ -311,7 +413,7 @@ class AccessReader:
         self._last, self._last_rows = key, rows
         return rows
 
-    def _rows(self, touches: list[_Touch], role: Role, certainty: int, *, is_cut: bool) -> list[tuple[int, int, int, int]]:
+    def _rows(self, touches: list[_Touch], role: Role, certainty: int, *, is_cut: bool) -> list[_Row]:
         rows = []
         for block, begin, end, is_write, _ in touches:
             flags = block.flags | certainty
@@ -341,8 +443,9 @@ class AccessReader:
         if not found or flags & _OPAQUE or function.is_opaque:
             self._opaque_count += 1  # it may have written anything
         for place, _, block in found:
-            if block.born == self._opaque_count:
+            if block.born == self._opaque_count and place not in function.outputs:
                 function.outputs.add(place)
+                self._known_rows.clear()
         outputs = function.outputs
         # One that is given a single piece of memory writes it: what else should it be for.
         writes_all = not outputs and len({block.number for _, _, block in found}) == 1
@@ -426,6 +529,7 @@ class AccessReader:
             self._free(role, call)
         elif role is Role.LOAD:
             self._functions.clear()
+            self._known_rows.clear()
         elif role is Role.INSTANTIATE:
             self._keep_graph(self._executables, target, self._graphs.get(call[9]))
         elif role is Role.CHANGE_GRAPH:

@@ -7,7 +7,11 @@ from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpustreamlab.backends._activity import take_buffer_number
+from gpustreamlab.typing import Int64Array
 
 WRITTEN = -1
 """Stands in `Block.born` for memory that somebody may have written."""
@@ -62,6 +66,16 @@ class Table:
         """Tell whether some block is in the neighbourhood of an address."""
         at = bisect_right(self._starts, address)
         return any(abs(start - address) < _NEIGHBOURHOOD for start in self._starts[max(0, at - 1) : at + 1])
+
+    def find_all(self, address: NDArray[np.uint64]) -> Int64Array:
+        """Return the number and the start of the block that each address is in, 0 each where there is none; shape (2, n)."""
+        if not self._starts:
+            return np.zeros((2, len(address)), np.int64)
+        blocks = [self.blocks[start] for start in self._starts]
+        facts = np.array([(0 if one.is_pool else one.number, one.start, one.end) for one in blocks], np.int64).T
+        at = np.maximum(np.searchsorted(facts[1], address.view(np.int64), side="right") - 1, 0)
+        number, start, end = facts[:, at]
+        return np.where((address >= start) & (address < end), (number, start), 0)
 
     def find(self, address: int) -> Block | None:
         block = self.blocks.get(address)

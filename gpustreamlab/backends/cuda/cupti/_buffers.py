@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,8 +60,8 @@ CALL = np.dtype(
 ``words`` come with it, depends on the function: see `_arguments.SHAPES`."""
 CALL_FIELDS = ("start", "end", "threadId", "correlationId", "cbid")
 """Those of them that a record of a call has."""
-_TAKEN_CALLS = 65_536
-"""Calls that are copied at once, with up to four times as many words."""
+WORDS = 7
+"""Words that a slot of the ring holds; a call takes one slot more for them."""
 
 _NAME_BYTES = 4_096
 
@@ -135,17 +136,10 @@ class ActivityBuffers:
 
     def take_calls(self) -> tuple[NDArray[np.void], NDArray[np.uint64], int]:
         """Return the calls that have returned since the last time, of dtype `CALL`, their words, and how many found no room."""
-        parts: list[NDArray[np.void]] = []
-        word_parts: list[NDArray[np.uint64]] = []
-        left = self.call_count  # what comes meanwhile is for the next time
-        while left > 0:
-            calls, words = np.empty(_TAKEN_CALLS, CALL), np.empty(4 * _TAKEN_CALLS, np.uint64)
-            taken = int(self._library.take_calls(calls.ctypes.data, len(calls), words.ctypes.data, len(words)))
-            parts.append(calls[:taken])
-            word_parts.append(words[: int(parts[-1]["words"].sum())])
-            left = left - taken if taken else 0
-        calls = np.concatenate(parts) if parts else np.empty(0, CALL)
-        return calls, np.concatenate([np.empty(0, np.uint64), *word_parts]), int(self._library.take_lost_calls())
+        most = self.call_count  # what comes meanwhile is for the next time; memory that nobody writes takes none
+        calls, words = np.empty(most, CALL), np.empty(most * WORDS, np.uint64)
+        taken = int(self._take_calls(calls.ctypes.data, len(calls), words.ctypes.data, len(words))) if most else 0
+        return calls[:taken], words[: int(calls["words"][:taken].sum())], int(self._library.take_lost_calls())
 
     def begin_calls(self, driver: Any) -> None:
         """Let what is known of memory and functions begin anew; the arguments of launches are asked of this libcuda."""
@@ -167,16 +161,18 @@ class ActivityBuffers:
         return text.raw[:size].decode(errors="replace")
 
     def _load(self, buffer_limit: int) -> ctypes.PyDLL:
-        # PyDLL keeps the interpreter's lock: each call takes nanoseconds. The library is never closed.
-        library = ctypes.PyDLL(str(find_library()))
+        # PyDLL keeps the interpreter's lock: each call takes nanoseconds, but for one. The library is never closed.
+        path = str(find_library())
+        library = ctypes.PyDLL(path)
+        self._take_calls = ctypes.CDLL(path).take_calls
         library.set_up.argtypes = (ctypes.c_size_t, ctypes.c_uint64)
         library.take_full.restype = ctypes.c_void_p
         library.give_back.argtypes = (ctypes.c_void_p,)
         library.give_back.restype = None
         library.count_full.restype = ctypes.c_uint64
-        library.take_calls.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)
+        self._take_calls.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)
         library.function_name.argtypes = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64)
-        counts = (library.take_calls, library.count_calls, library.take_lost_calls, library.take_spilt_bytes)
+        counts = (self._take_calls, library.count_calls, library.take_lost_calls, library.take_spilt_bytes)
         for function in (*counts, library.function_name):
             function.restype = ctypes.c_uint64
         library.set_shape.argtypes = (ctypes.c_uint32, CShape)
@@ -184,6 +180,16 @@ class ActivityBuffers:
         if library.set_up(self.buffer_bytes, buffer_limit) or library.set_up_calls():
             raise OSError("The buffers of this process were made before, or there is no memory for them.")
         return library
+
+
+@cache
+def reading_library() -> ctypes.CDLL:
+    """Return the same, for what reads long and keeps nothing: it gives up the interpreter's lock."""
+    library = ctypes.CDLL(str(find_library()))
+    library.count_records.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p)
+    library.split_records.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+    library.count_records.restype = library.split_records.restype = None
+    return library
 
 
 def find_library() -> Path:

@@ -190,22 +190,21 @@ class CallTimes:
     """Which thread made a call that was followed, and when it returned: the records of its work do not say."""
 
     def __init__(self) -> None:
-        self._known = np.empty((3, 0), np.int64)  # number, thread, end
+        self._known = np.empty((3, 0), np.int64)  # number, thread, end: of calls whose work was not told of
 
     def of(self, records: Records) -> tuple[Int64Array, Int64Array]:
         """Return the threads that made the calls of these records, and when those returned; a call is known once it has."""
         if (calls := records.columns.get(CALLED)) is not None:
             new = np.stack([calls[name].astype(np.int64) for name in ("correlationId", "threadId", "end")])
-            known = np.concatenate((self._known[:, -KNOWN_CALLS:], new), axis=1)
-            self._known = known[:, np.argsort(known[0], kind="stable")]
-        number, thread, end = self._known
+            self._known = np.concatenate((self._known[:, -KNOWN_CALLS:], new), axis=1)
         told = [columns[FIELD] for kind, columns in records.columns.items() if kind not in _OF_CALLS and FIELD in columns]
-        if not (len(number) and told):
+        if not (self._known.shape[1] and told):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        wanted = np.concatenate(told).astype(np.int64)
-        at = np.minimum(np.searchsorted(number, wanted), len(number) - 1)
-        at = at[number[at] == wanted]
-        return thread[at], end[at]
+        numbers = np.concatenate(told)
+        is_told = np.isin(self._known[0], numbers[numbers != 0])
+        _, thread, end = self._known[:, is_told]
+        self._known = self._known[:, ~is_told]
+        return thread, end
 
 
 def told_until(records: Records, wall: WallClock, calls: CallTimes) -> dict[int, int]:
@@ -221,10 +220,13 @@ def told_until(records: Records, wall: WallClock, calls: CallTimes) -> dict[int,
         if columns is not None:
             threads.append(columns["threadId"].astype(np.int64) & 0xFFFF_FFFF)
             times.append(columns[field].astype(np.int64))
-    thread, place = distinct(np.concatenate(threads))
-    newest = np.zeros(len(thread), np.int64)
-    np.maximum.at(newest, place, np.concatenate(times))
-    return dict(zip(thread.tolist(), (wall.to_host_ns(newest) + SLACK_NS).tolist(), strict=True))
+    thread, at_ns = np.concatenate(threads), np.concatenate(times)
+    if not len(thread):
+        return {}
+    order = np.argsort(thread, kind="stable")  # of few threads: they come in long runs
+    heads = np.flatnonzero(np.diff(thread[order], prepend=-1))
+    newest = wall.to_host_ns(np.maximum.reduceat(at_ns[order], heads)) + SLACK_NS
+    return dict(zip(thread[order[heads]].tolist(), newest.tolist(), strict=True))
 
 
 class DependencyReader:

@@ -272,11 +272,11 @@ class Sharing:
     def hand_out(self, cupti: Cupti) -> None:
         """Take what CUPTI has completed, and give it to each source. The lock is held."""
         buffers = self.buffers
-        parts = []
-        for ticket, data in buffers.take():
-            try:
-                parts.append(parse_buffer(data, cupti.layouts))
-            finally:
+        taken = buffers.take()
+        try:
+            parts = [parse_buffer(*(data for _, data in taken), layouts=cupti.layouts)] if taken else []
+        finally:
+            for ticket, _ in taken:
                 buffers.give_back(ticket)
         calls, words, lost_count = buffers.take_calls()
         steps: list[Step] = []

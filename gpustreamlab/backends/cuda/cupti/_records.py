@@ -1,12 +1,11 @@
 """Read CUPTI's raw activity buffers into columns.
 
-A buffer holds records of many kinds, each a struct of a known size that begins with its kind. Finding where the records
-begin is the only sequential part: a loop that only adds.
+A buffer holds records of many kinds, each a struct of a known size that begins with its kind. C finds and copies them
+(callbacks.c), all buffers at once and without the interpreter's lock: the program goes on launching meanwhile.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab.backends.cuda.cupti._buffers import reading_library
 from gpustreamlab.backends.cuda.cupti._layouts import Layouts
 from gpustreamlab.typing import Int64Array
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
-"""The fields of the records of one kind, each of shape (n_records,), or (n_records, 32) for a TPC mask."""
+"""The fields of the records of one kind, each of shape (n_records,)."""
 
-_UNIT = 8
-"""Records begin at multiples of 8 bytes. Source: ACTIVITY_RECORD_ALIGNMENT in cupti_activity.h."""
-_LONG_RUN = 32
-"""After so many records of a kind the next ones are found together, as those of a loop of launches."""
 _KINDS = 256
 """Kinds are below this. Source: CUpti_ActivityKind, 59 at most in CUPTI 13.5."""
 
@@ -49,27 +45,47 @@ class Records:
         return sum(self.counts.values())
 
 
-def parse_buffer(data: NDArray[np.uint8], layouts: Layouts) -> Records:
-    """Read the records of one buffer.
+def parse_buffer(*buffers: NDArray[np.uint8], layouts: Layouts) -> Records:
+    """Read the records of buffers, in their order.
 
     Examples
     --------
     >>> from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
     >>> data = np.zeros(40, np.uint8)
     >>> data[0], data[8] = 5, 100
-    >>> parse_buffer(data, find_layouts(130001)).columns[5]["start"]
+    >>> parse_buffer(data, layouts=find_layouts(130001)).columns[5]["start"]
     array([100])
     """
-    data = np.ascontiguousarray(data)
-    places, kinds, end = _find_records(data, layouts)
-    unknown = {kind: 1 for kind in data[end : end + _UNIT : _UNIT].tolist() if kind not in layouts.sizes}
-    counts, columns = {}, {}
-    for kind in np.flatnonzero(np.bincount(kinds)).tolist():
-        where = places[kinds == kind]
-        counts[kind] = where.size
-        if kind in layouts.fields:
-            columns[kind] = _read_columns(data, where, kind, layouts)
-    return Records(columns=columns, counts=counts, unknown_kinds=unknown, skipped_bytes=data.size - end)
+    library = reading_library()
+    data = [np.ascontiguousarray(one) for one in buffers]
+    stretches = np.array([(one.ctypes.data, one.size) for one in data], np.uint64).reshape(-1, 2)
+    sizes, counts = np.zeros(_KINDS, np.uint64), np.zeros(_KINDS, np.uint64)
+    sizes[[*layouts.sizes]] = [*layouts.sizes.values()]
+    given = stretches.ctypes.data, len(stretches), sizes.ctypes.data
+    library.count_records(*given, counts.ctypes.data)
+    found = {kind: int(counts[kind]) for kind in np.flatnonzero(counts).tolist()}
+    columns = {
+        kind: {name: np.empty(count, format_) for name, (_, format_) in layouts.fields[kind].items()}
+        for kind, count in found.items()
+        if kind in layouts.fields
+    }
+    fields = [
+        (kind, layouts.fields[kind][name][0], column.itemsize, column.ctypes.data)
+        for kind, table in columns.items()
+        for name, column in table.items()
+    ]
+    table = np.array(fields, np.uint64).reshape(-1, 4)
+    library.split_records(*given, table.ctypes.data, len(table))
+    for kind, own in columns.items():
+        own |= {name: np.zeros(found[kind], format_) for name, format_ in layouts.missing[kind].items()}
+    ends = stretches[:, 1].tolist()
+    left = [int(one[end]) for one, end in zip(data, ends, strict=True) if end < one.size]
+    return Records(
+        columns=columns,
+        counts=found,
+        unknown_kinds=Counter(kind for kind in left if kind not in layouts.sizes),
+        skipped_bytes=sum(one.size for one in data) - sum(ends),
+    )
 
 
 def concat_records(parts: Sequence[Records]) -> Records:
@@ -87,51 +103,6 @@ def concat_records(parts: Sequence[Records]) -> Records:
         unknown_kinds=sum((Counter(part.unknown_kinds) for part in parts), Counter()),
         skipped_bytes=sum(part.skipped_bytes for part in parts),
     )
-
-
-def _find_records(data: NDArray[np.uint8], layouts: Layouts) -> tuple[Int64Array, NDArray[np.uint8], int]:
-    """Return where each record begins, in units, each one's kind, and where the last one ends, in bytes."""
-    low = data[: data.size // _UNIT * _UNIT : _UNIT]  # the lowest byte of a kind tells it
-    steps = [layouts.sizes.get(kind, 0) // _UNIT for kind in range(_KINDS)]
-    kinds, end = low.tobytes(), low.size
-    places = array("I")
-    append, place = places.append, 0
-    before = run = 0
-    while place < end and (step := steps[kind := kinds[place]]) and place + step <= end:
-        append(place)
-        place += step
-        run = run + 1 if kind == before else 0
-        before = kind
-        if run == _LONG_RUN:  # kernels of a loop: all at once
-            like = low[place : place + (end - place) // step * step : step] == kind
-            count = like.size if like.all() else int(like.argmin())
-            places.frombytes(np.arange(place, place + step * count, step, dtype=np.uint32).tobytes())
-            place += step * count
-            run = 0
-    found = np.frombuffer(places, np.uint32).astype(np.int64)
-    return found, low[found], place * _UNIT
-
-
-def _read_columns(data: NDArray[np.uint8], places: Int64Array, kind: int, layouts: Layouts) -> dict[str, NDArray[Any]]:
-    """Copy the fields of the records of one kind."""
-    table, size = layouts.fields[kind], layouts.sizes[kind]
-    names = list(table)
-    record = np.dtype(
-        {
-            "names": names,
-            "formats": [table[name][1] for name in names],
-            "offsets": [table[name][0] for name in names],
-            "itemsize": size,
-        }
-    )
-    stride = int(places[1] - places[0]) if places.size > 1 else size // _UNIT
-    if (places[1:] - places[:-1] == stride).all():
-        view = np.ndarray((places.size,), record, data, int(places[0]) * _UNIT, (stride * _UNIT,))
-        columns = {name: view[name].copy() for name in names}
-    else:
-        view = np.ndarray(((data.size - size) // _UNIT + 1,), record, data, 0, (_UNIT,))
-        columns = {name: view[name][places] for name in names}
-    return columns | {name: np.zeros(places.size, format_) for name, format_ in layouts.missing[kind].items()}
 
 
 FIELD = "correlationId"

@@ -656,3 +656,55 @@ uint64_t take_lost_calls(void)
 {
     return atomic_exchange(&calls_lost, 0);
 }
+
+/* Records of CUPTI, read without Python's lock: each begins with its kind, and behind one whose size is not known nobody can read. */
+enum { KINDS = 256, UNIT = 8 };
+
+struct stretch {
+    const uint8_t *data;
+    uint64_t bytes;
+};
+
+struct field {
+    uint64_t kind, offset, bytes;
+    uint8_t *into;
+};
+
+/* For Python: count the records of each kind, and cut each buffer behind the last one that is whole. */
+void count_records(struct stretch *buffers, uint64_t buffer_total, const uint64_t *sizes, uint64_t *counts)
+{
+    for (uint64_t i = 0; i < buffer_total; i++) {
+        uint64_t place = 0, end = buffers[i].bytes / UNIT * UNIT, size;
+        while (place < end && (size = sizes[buffers[i].data[place]]) && size <= end - place) {
+            counts[buffers[i].data[place]]++;
+            place += size;
+        }
+        buffers[i].bytes = place;
+    }
+}
+
+/* For Python: copy the fields, given by kind, of buffers that were counted. */
+void split_records(const struct stretch *buffers, uint64_t buffer_total, const uint64_t *sizes, struct field *fields, uint64_t field_total)
+{
+    uint64_t first[KINDS + 1] = {0};
+    for (uint64_t i = 0; i < field_total; i++)
+        first[fields[i].kind + 1] = i + 1;
+    for (int kind = 0; kind < KINDS; kind++)
+        if (first[kind + 1] < first[kind])
+            first[kind + 1] = first[kind];
+    for (uint64_t i = 0; i < buffer_total; i++) {
+        const uint8_t *record = buffers[i].data, *end = record + buffers[i].bytes;
+        for (uint8_t kind; record < end; record += sizes[kind]) {
+            kind = *record;
+            for (struct field *field = fields + first[kind]; field < fields + first[kind + 1]; field++) {
+                if (field->bytes == 4)
+                    memcpy(field->into, record + field->offset, 4);
+                else if (field->bytes == 8)
+                    memcpy(field->into, record + field->offset, 8);
+                else
+                    memcpy(field->into, record + field->offset, field->bytes);
+                field->into += field->bytes;
+            }
+        }
+    }
+}
