@@ -16,6 +16,7 @@ import itertools
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -141,9 +142,10 @@ def _row(name: str, data: NDArray[np.uint8], layouts: Layouts) -> dict[str, Any]
     }
 
 
-# Whole reading: programs of launches, as (function, grid, stream, addresses); None for an event that the other stream waits for
+# Whole reading: programs of launches, as (function, grid, stream, addresses); None for an event that the other stream waits for,
+# an address for memory that is allocated there, a negative one for memory that is freed
 
-A_KERNEL = tuple[int, int, int, tuple[int, ...]]
+A_KERNEL = tuple[int, int, int, tuple[int, ...]] | int
 
 
 def loop() -> Iterator[A_KERNEL | None]:
@@ -172,14 +174,25 @@ def unlike() -> Iterator[A_KERNEL | None]:
     )
 
 
+def allocating() -> Iterator[A_KERNEL | None]:
+    """Return launches of which each is given new memory, as `x = x + 1` does without a pool."""
+    for turn in itertools.count():
+        target = FRESH + turn % 2 * (1 << 21)
+        yield target
+        yield 0, 1, 0, (BLOCKS[0], target)
+        yield -target
+
+
 PROGRAMS: dict[str, Callable[[], Iterator[A_KERNEL | None]]] = {
     "the same launch again and again": loop,
     "training, two streams": training,
     "no launch like another": unlike,
+    "new memory for each launch": allocating,
 }
 BLOCKS = [0x7F00_0000_0000 + place * (1 << 22) for place in range(64)]
+FRESH = 0x7E00_0000_0000
 STREAMS = (0, 0x6000)
-LAUNCH, EVENT_RECORD, STREAM_WAIT = 307, 119, 295
+LAUNCH, EVENT_RECORD, STREAM_WAIT, ALLOCATE, FREE = 307, 119, 295, 243, 245
 MANGLED = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorI{}EESt5arrayIPcLm1EEEEviT0_T1_"
 QUESTION = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
@@ -258,8 +271,13 @@ class Driven:
         made: list[tuple[int, dict[str, int]]] = []
         while count:
             one = next(program)
-            count -= one is not None
+            count -= isinstance(one, tuple)
             begun_ns = time.perf_counter_ns()
+            if isinstance(one, int):
+                place = ctypes.c_uint64(one)
+                facts = (ctypes.addressof(place), 1 << 20) if one > 0 else (-one, 0)
+                self.call(ALLOCATE if one > 0 else FREE, (ctypes.c_uint64 * 2)(*facts))
+                continue
             if one is None:
                 wanted = (EVENT_RECORD, (0x9000, STREAMS[0])), (STREAM_WAIT, (STREAMS[1], 0x9000, 0))
                 first, second = (self.call(number, (ctypes.c_uint64 * 3)(*facts)) for number, facts in wanted)
@@ -333,7 +351,9 @@ class Stages:
         self._since = now
 
 
+FAKE, BESIDE = "the fake libcupti's own", "lost by a thread that launches meanwhile"
 STAGES = (
+    (FakeCuptiLibrary, "activity_flush_all", FAKE),
     (_clients, "parse_buffer", "buffers to columns"),
     (ActivityBuffers, "take_calls", "calls out of the ring"),
     (AccessReader, "read", "accesses"),
@@ -361,7 +381,7 @@ def read_program(name: str, program: Callable[[], Iterator[A_KERNEL | None]]) ->
     with pytest.MonkeyPatch.context() as patch:
         source, driven = open_source(patch)
         for _ in range(READ_ROUNDS):
-            recorder, stages = Recorder(InstantBackend(), ring_size=4 * READ_KERNELS), Stages()
+            recorder, stages = Recorder(InstantBackend(), ring_size=8 * READ_KERNELS), Stages()
             recorder.start_capture(source)
             driven.run(program(), 100)
             recorder.collect_work()
@@ -371,15 +391,32 @@ def read_program(name: str, program: Callable[[], Iterator[A_KERNEL | None]]) ->
                     stages.wrap(timed, owner, function, stage)
                 recorder.collect_work()
                 trace = recorder.trace()
+            stages.seconds[BESIDE] = _beside(recorder, driven, program)
             recorder.end_capture()
             found.append(stages.seconds)
             kernels = int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum())
             assert kernels == READ_KERNELS + 100, kernels
         source.close()
-    us = {stage: statistics.median(one[stage] for one in found) / READ_KERNELS * 1e6 for stage in found[0]}
-    journal = sum(took for stage, took in us.items() if stage != "trace")
+    us = {stage: statistics.median(one[stage] for one in found) / READ_KERNELS * 1e6 for stage in found[0] if stage != FAKE}
+    us[BESIDE] = min(one[BESIDE] for one in found) / READ_KERNELS * 1e6
+    journal = sum(took for stage, took in us.items() if stage not in {"trace", BESIDE})
     us = {"into the journal": journal, "the same without accesses": journal - us["accesses"]} | us
     return [{"program": name, "stage": stage, "us a kernel": round(took, 3)} for stage, took in us.items()]
+
+
+def _beside(recorder: Recorder, driven: Driven, program: Callable[[], Iterator[A_KERNEL | None]]) -> float:
+    """Return how much longer a thread takes to launch as many kernels while another one reads those before."""
+    took = []
+    for reads in (False, True):
+        driven.run(program(), READ_KERNELS)
+        reader = threading.Thread(target=recorder.collect_work if reads else int)
+        began = time.perf_counter()
+        reader.start()
+        driven.run(program(), READ_KERNELS)
+        took.append(time.perf_counter() - began)
+        reader.join()
+        recorder.collect_work()
+    return took[1] - took[0]
 
 
 _process: list[Any] = []
@@ -392,7 +429,7 @@ def open_source(patch: pytest.MonkeyPatch) -> tuple[Any, Driven]:
             name: getattr(ActivityBuffers, name)
             for name in ("take_calls", "begin_calls", "set_shape", "tell_memory", "function_name")
         }
-        CALL_NAMES[1] |= {STREAM_WAIT: "cuStreamWaitEvent"}
+        CALL_NAMES[1] |= {STREAM_WAIT: "cuStreamWaitEvent", FREE: "cuMemFree_v2"}
         card = Card()
         keep = pytest.MonkeyPatch()
         source = make_source(keep, card)

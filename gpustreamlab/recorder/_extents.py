@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpustreamlab.analysis import distinct
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import BoolArray, Int32Array, Int64Array, SpanKind
 
@@ -126,15 +127,15 @@ class WorkExtents:
         """Take a batch of work."""
         ranges = ranges[:, np.argsort(ranges[0], kind="stable")]
         extents = self._carry_over(ranges)
-        if work.shape[1]:
-            lane, launch, start, end = _whole_calls(work)
-            for one in np.unique(lane).tolist():
-                mine = np.flatnonzero(lane == one)
-                mine = mine[np.argsort(launch[mine], kind="stable")]
-                here = np.flatnonzero(ranges[1] == one)
-                if len(here):
-                    extents[:, here] = _widen(extents[:, here], ranges[2:, here], launch[mine], start[mine], end[mine])
-                self._last_end[one] = max(self._last_end.get(one, 0), int(end[mine].max()))
+        work = _whole_calls(work)
+        for one in distinct(work[0])[0].tolist():
+            is_here = work[0] == one
+            here = np.flatnonzero(ranges[1] == one)
+            if len(here):
+                launch, start, end = work[1:4, is_here]
+                order = np.argsort(launch, kind="stable")
+                extents[:, here] = _widen(extents[:, here], ranges[2:, here], launch[order], start[order], end[order])
+            self._last_end[one] = max(self._last_end.get(one, 0), int(work[3, is_here].max()))
         self._known = np.concatenate((ranges[:1], extents))
 
     def times(self, numbers: Int64Array, opened_ns: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -155,16 +156,17 @@ class WorkExtents:
         return extents
 
 
-def _whole_calls(work: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Return lane, launch, start and end, with the first start and the last end of each call for all work of it."""
-    lane, launch, start, end, call = work
-    order = np.argsort(call, kind="stable")
-    heads = np.flatnonzero(np.diff(call[order], prepend=call[order[0]] - 1))
-    if len(heads) == len(order):
-        return lane, launch, start, end
-    sizes = np.diff(np.append(heads, len(order)))
-    first, last = np.minimum.reduceat(start[order], heads), np.maximum.reduceat(end[order], heads)
-    return lane[order], launch[order], np.repeat(first, sizes), np.repeat(last, sizes)
+def _whole_calls(work: Int64Array) -> Int64Array:
+    """Return the work with the first start and the last end of each call for all work of it."""
+    if (work[4, 1:] > work[4, :-1]).all():
+        return work
+    work = work[:, np.argsort(work[4], kind="stable")]
+    heads = np.flatnonzero(np.diff(work[4], prepend=work[4, 0] - 1))
+    if len(heads) < work.shape[1]:
+        sizes = np.diff(np.append(heads, work.shape[1]))
+        work[2] = np.repeat(np.minimum.reduceat(work[2], heads), sizes)
+        work[3] = np.repeat(np.maximum.reduceat(work[3], heads), sizes)
+    return work
 
 
 def _widen(extents: Int64Array, bounds: Int64Array, launch: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:

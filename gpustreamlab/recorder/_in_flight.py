@@ -307,7 +307,7 @@ class RangesInFlight:
             # Not before: who collects meanwhile would take ranges without this work. A stream ends its work in the order of
             # the launches.
             lane, launched_ns = work[:2]
-            newest = {one: int(launched_ns[lane == one].max()) - 1 for one in set(lane.tolist())}
+            newest = {one: int(launched_ns[lane == one].max()) - 1 for one in distinct(lane)[0].tolist()}
             for known, told in ((self._told_until, told_until), (self._done_until, newest), (self._done_until, idle)):
                 for key, until_ns in told.items():
                     known[key] = max(until_ns, known.get(key, -1))

@@ -31,8 +31,8 @@ from gpustreamlab.recorder._chunks import (
     FIRST_WORK_NUMBER,
     HOST_WAITS,
     NUMBERS_APART,
+    SPAN_COLUMNS,
     Chunk,
-    columns_block,
     make_samples,
 )
 from gpustreamlab.recorder._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
@@ -147,7 +147,8 @@ class Launches:
         """Return start, thread's code, range's number and start on the host's clock; -1 each for row -1; shape (4, n)."""
         if not len(self):
             return np.full((4, len(row)), -1, np.int64)
-        return np.where(row >= 0, self._rows[1:, row], -1)
+        is_known = row >= 0
+        return self._rows[1:, row] if is_known.all() else np.where(is_known, self._rows[1:, row], -1)
 
     def trim(self) -> None:
         """Forget the oldest calls where there are twice as many as the limit."""
@@ -292,7 +293,9 @@ NO_WORK: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)  # Of no work what `W
 
 WORK_CODES = tuple(SPAN_KINDS.index(kind) for kind in DEVICE_WORK)
 
-_DEFAULTS = {"partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0, "thread": -1, "parent": -1}
+_Part: TypeAlias = Mapping[str, "Int64Array | int"]
+"""Columns of rows to come, by `SPAN_COLUMNS`; one number stands for all."""
+_DEFAULTS = {"partition": -1, "detail": -1}
 
 
 class WorkReader:
@@ -341,7 +344,7 @@ class WorkReader:
         ]
         work, launched = self._read_work(activities, codes, source, is_complete=is_complete)
         told = Chunk(
-            rows=np.concatenate((*blocks, work), axis=1),
+            rows=self._make_rows((*blocks, work)),
             dependencies=self._read_dependencies(activities, source),
             samples=self._read_memory(activities, source),
             accesses=self._read_accesses(activities.accesses),
@@ -360,9 +363,8 @@ class WorkReader:
         details = self.details.codes(WorkDetail(full_name=text) for _, text in batch.stacks)
         thread = self.threads.codes(batch.thread, batch.start_host_ns)
         parent, end_ns = find_ranges(batch.thread, batch.start_host_ns), np.maximum(start_ns, end_ns)
-        return Chunk(
-            self._host_rows(SAMPLE_CODE, start_ns, end_ns, thread, parent, name=names[batch.stack], detail=details[batch.stack])
-        )
+        told = {"name": names[batch.stack], "detail": details[batch.stack]}
+        return Chunk(self._make_rows([self._host_rows(SAMPLE_CODE, start_ns, end_ns, thread, parent, **told)]))
 
     def forget_calls(self) -> None:
         """Forget which calls were made: no work of theirs is to come."""
@@ -371,15 +373,16 @@ class WorkReader:
     def _name_codes(self, activities: Activities, *, with_calls: bool) -> Int64Array:
         """Return the code of each name that rows will have, and -1 for others: what is in no row has no colour either."""
         calls = (activities.calls,) if with_calls else ()
-        shown = np.concatenate([batch.name for batch in (activities.work, activities.annotations, *calls)])
         codes = np.full(len(activities.names), -1, np.int64)
-        for name in np.unique(shown[_points_into(shown, len(codes))]).tolist():
+        is_shown = np.zeros(len(codes), bool)
+        for batch in (activities.work, activities.annotations, *calls):
+            is_good = _points_into(batch.name, len(codes))
+            is_shown[batch.name if is_good.all() else batch.name[is_good]] = True
+        for name in np.flatnonzero(is_shown).tolist():
             codes[name] = self._names.code(cut_text(activities.names[name]))
         return codes
 
-    def _read_calls(
-        self, batch: CallBatch, names: Int64Array, find_ranges: FindRanges, *, with_calls: bool
-    ) -> list[Int64Array]:
+    def _read_calls(self, batch: CallBatch, names: Int64Array, find_ranges: FindRanges, *, with_calls: bool) -> list[_Part]:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
         calls = self._keep(_columns_of(batch), is_good)
         if not len(calls["start_ns"]):
@@ -393,7 +396,7 @@ class WorkReader:
         told = {"name": names[calls["name"]], "size_bytes": calls["size_bytes"], "correlation": calls["correlation"]}
         return [self._host_rows(HOST_CODE, calls["start_ns"], calls["end_ns"], thread, parent, **told)]
 
-    def _read_annotations(self, batch: AnnotationBatch, names: Int64Array, find_ranges: FindRanges) -> Int64Array:
+    def _read_annotations(self, batch: AnnotationBatch, names: Int64Array, find_ranges: FindRanges) -> _Part:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
         told = self._keep(_columns_of(batch), is_good)
         thread = self.threads.codes(told["thread"], told["start_host_ns"])
@@ -402,7 +405,7 @@ class WorkReader:
 
     def _read_work(
         self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool
-    ) -> tuple[Int64Array, Int64Array]:
+    ) -> tuple[_Part, Int64Array]:
         batch = activities.work
         is_good = (
             _is_ordered(batch.start_ns, batch.end_ns)
@@ -431,19 +434,19 @@ class WorkReader:
             launch = launch[~waits]
         return self._place_work(work, launch, source)
 
-    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> tuple[Int64Array, Int64Array]:
+    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> tuple[_Part, Int64Array]:
         is_ours = self._are_ours(work, launch, source)
         if not is_ours.all():
             work, launch = {name: column[is_ours] for name, column in work.items()}, launch[is_ours]
         called_ns, thread, parent, launch_host_ns = self._launches.take(launch)
-        queued_ns = np.where(launch >= 0, np.minimum(called_ns, work["start_ns"]), work["start_ns"])
+        is_known = launch >= 0
+        queued_ns = np.where(is_known, np.minimum(called_ns, work["start_ns"]), work["start_ns"])
         lane, partition = self._find_lanes(work["context"], work["stream"], queued_ns, source)
         if self._between:
             self._place_between(work, lane, queued_ns, parent)
         told = np.stack((lane, launch_host_ns, work["start_ns"], work["end_ns"], work["correlation"]))
-        kept = ("start_ns", "end_ns", "name", "kind", "detail", "size_bytes", "correlation")
         found = {"queued_ns": queued_ns, "lane": lane, "partition": partition, "parent": parent, "thread": thread}
-        return self._finish({name: work[name] for name in kept} | found), told[:, launch >= 0]
+        return {**work, **found}, told if is_known.all() else told[:, is_known]
 
     def _are_ours(self, work: Columns, launch: Int64Array, source: ActivitySource) -> BoolArray:
         """Tell what belongs to this session: what another does in its streams is in its own trace, but for a range of ours."""
@@ -535,20 +538,22 @@ class WorkReader:
 
     def _host_rows(
         self, kind: int, start_ns: Int64Array, end_ns: Int64Array, thread: Int64Array, parent: Int64Array, **told: Int64Array
-    ) -> Int64Array:
-        """Return rows of what threads of the host did."""
+    ) -> _Part:
+        """Return what rows have of what threads of the host did."""
         times = {"start_ns": start_ns, "end_ns": end_ns, "queued_ns": start_ns}
         whose = {"lane": self.threads.lanes(thread), "thread": thread, "parent": parent}
-        return self._finish(times | whose | told | {"kind": np.full(len(start_ns), kind, np.int64)})
+        return times | whose | told | {"kind": kind}
 
-    def _finish(self, row: Mapping[str, Int64Array]) -> Int64Array:
-        """Return the rows of a chunk, with a number for each."""
-        count = len(row["start_ns"])
-        number = np.arange(self._next_number, self._next_number + count)
-        self._next_number += count
-        filled = {name: np.full(count, value, np.int64) for name, value in _DEFAULTS.items() if name not in row}
-        columns = dict(row) | filled | {"number": number}
-        return columns_block(columns)
+    def _make_rows(self, parts: Sequence[_Part]) -> Int64Array:
+        """Return the rows of a chunk, with a number for each; every column is written once."""
+        ends = np.cumsum([np.size(part["start_ns"]) for part in parts]).tolist()
+        rows = np.empty((len(SPAN_COLUMNS), ends[-1]), np.int64)
+        for part, low, high in zip(parts, (0, *ends), ends, strict=False):
+            for row, name in zip(rows, SPAN_COLUMNS, strict=True):
+                row[low:high] = part.get(name, _DEFAULTS.get(name, 0))
+        rows[SPAN_COLUMNS.index("number")] = np.arange(self._next_number, self._next_number + ends[-1])
+        self._next_number += ends[-1]
+        return rows
 
 
 def _without_own(activities: Activities) -> Activities:

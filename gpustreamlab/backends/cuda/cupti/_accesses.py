@@ -450,13 +450,12 @@ class AccessReader:
         # One that is given a single piece of memory writes it: what else should it be for.
         writes_all = not outputs and len({block.number for _, _, block in found}) == 1
         written = {block.number for place, _, block in found if writes_all or place in outputs}
-        for _, _, block in found:
-            if not outputs or block.number in written:
+        touches: dict[tuple[int, int], _Touch] = {}
+        for _, address, block in found:
+            is_write = block.number in written
+            if is_write or not outputs:
                 block.born = WRITTEN
-        touches = {
-            (block.number, address): _Touch(block, address, block.end, block.number in written, is_exact=False)
-            for _, address, block in found
-        }
+            touches[block.number, address] = _Touch(block, address, block.end, is_write, False)  # noqa: FBT003 - nothing is exact
         return function.name, [*touches.values()], LEARNED if outputs or writes_all else UNKNOWN
 
     def _function(self, handle: int) -> _Function:
@@ -477,7 +476,7 @@ class AccessReader:
 
     def _find(self, address: int) -> Block | None:
         """Return the memory that an address is in: of a pool's what it gave out, else what the driver did."""
-        block = self._parts.find(address) or self._memory.find(address)
+        block = (self._parts.find(address) if self._parts.blocks else None) or self._memory.find(address)
         if block is not None:
             return block
         if address >> _GRAIN_BITS in self._nowhere:
@@ -523,9 +522,9 @@ class AccessReader:
 
     def _change(self, role: Role, call: tuple[int, ...]) -> None:
         stream, target = call[7], call[8]
-        if role in {Role.ALLOCATE, Role.ALLOCATE_HOST, Role.ALLOCATE_ASYNC}:
+        if role in _ALLOCATES:
             self._allocate(role, call)
-        elif role in {Role.FREE, Role.FREE_ASYNC}:
+        elif role is Role.FREE or role is Role.FREE_ASYNC:
             self._free(role, call)
         elif role is Role.LOAD:
             self._functions.clear()
@@ -576,22 +575,26 @@ class AccessReader:
         is_host = role is Role.ALLOCATE_HOST
         flags, born = (IS_HOST, WRITTEN) if is_host else (0, self._opaque_count)
         block = Block(start, start + size, flags=flags, born=born, made_ns=call[1], stream=call[7])
-        step = self._step(StepKind.MADE, call)
-        self._gone(self._memory.put(block), step)
-        self._gone(self._parts.take(block.start, block.end), step)
-        self._made(block, step)
+        gone = self._memory.put(block)
+        gone += self._parts.take(block.start, block.end)
+        if self._is_followed:
+            step = self._step(StepKind.MADE, call)
+            self._gone(gone, step)
+            self._made(block, step)
 
     def _free(self, role: Role, call: tuple[int, ...]) -> None:
         start, size = call[8], call[9]
         block = self._memory.blocks.get(start)
         if block is not None and block.made_ns > call[0]:
             return  # it has been handed out anew before this call returned
-        step = self._step(StepKind.GONE, call, is_ordered=role is Role.FREE_ASYNC)
-        if self._is_followed and role is Role.FREE:
-            self.steps.append(step._replace(kind=StepKind.SEEN_ALL))  # it waits for the device
         end = start + size if size else start + 1 if block is None else block.end
-        self._gone(self._memory.take(start, end), step)
-        self._gone(self._parts.take(start, end), step)
+        gone = self._memory.take(start, end)
+        gone += self._parts.take(start, end)
+        if self._is_followed:
+            step = self._step(StepKind.GONE, call, is_ordered=role is Role.FREE_ASYNC)
+            if role is Role.FREE:
+                self.steps.append(step._replace(kind=StepKind.SEEN_ALL))  # it waits for the device
+            self._gone(gone, step)
 
     def _apply_changes(self, until_ns: int) -> None:
         """Take what pools did before a call."""
@@ -648,6 +651,7 @@ class AccessReader:
             )
 
 
+_ALLOCATES = frozenset({Role.ALLOCATE, Role.ALLOCATE_HOST, Role.ALLOCATE_ASYNC})
 _STEPS = {
     Role.RECORD: StepKind.RECORD,
     Role.WAIT: StepKind.WAIT,

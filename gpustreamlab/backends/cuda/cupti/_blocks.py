@@ -50,7 +50,13 @@ class Table:
 
     def take(self, start: int, end: int) -> list[Block]:
         """Take out what lies in a piece of memory."""
+        block = self.blocks.get(start)
+        if block is not None and block.end == end:
+            self.remove(block)
+            return [block]
         last = bisect_right(self._starts, end - 1)
+        if not last or (self.blocks[self._starts[last - 1]].end <= start):
+            return []
         first = bisect_right(self._starts, start, 0, last)
         if first and self.blocks[self._starts[first - 1]].end > start:
             first -= 1

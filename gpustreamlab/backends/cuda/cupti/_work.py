@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -155,6 +155,8 @@ _COPY_SHAPE = ("copyKind", "srcKind", "dstKind", "graphId", NODE)
 _PEER_SHAPE = (*_COPY_SHAPE, "srcDeviceId", "dstDeviceId")
 _FILL_SHAPE = ("graphId", NODE)
 
+KEPT_SHAPES = 8_192
+"""Ways in which kernels are launched that need not be described again in the next drain."""
 _HASH_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
@@ -294,13 +296,19 @@ def hash_rows(columns: Sequence[NDArray[Any]]) -> Int64Array:
     """Return one 63-bit number for each row, equal for equal rows; that two others meet has odds of 1 in 10**19."""
     mixed = np.zeros(len(columns[0]), np.uint64)
     for values in columns:
+        if len(values) > 1 and (values == values[0]).all():
+            values = values[:1]  # most columns of a batch say the same of all
         mixed = (mixed ^ values.astype(np.int64).view(np.uint64)) * _HASH_FACTOR
         mixed ^= mixed >> np.uint64(29)
     return (mixed >> np.uint64(1)).astype(np.int64)
 
 
 def _kernel_shape(row: Mapping[str, int], read_text: Callable[[int], str | None]) -> _Shape:
-    raw = read_text(row["name"])
+    return _describe_kernel(read_text(row["name"]), **{name: row[name] for name in _KERNEL_SHAPE[1:]})
+
+
+@lru_cache(KEPT_SHAPES)
+def _describe_kernel(raw: str | None, **row: int) -> _Shape:
     full = UNKNOWN_KERNEL if not raw else demangle(raw)
     detail = WorkDetail(
         full_name=full,
