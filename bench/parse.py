@@ -142,8 +142,8 @@ def _row(name: str, data: NDArray[np.uint8], layouts: Layouts) -> dict[str, Any]
     }
 
 
-# Whole reading: programs of launches, as (function, grid, stream, addresses); None for an event that the other stream waits for,
-# an address for memory that is allocated there, a negative one for memory that is freed
+# Whole reading: programs of launches, as (function, grid, stream, addresses); None for an event that the other stream waits
+# for, an address for memory that is allocated there, a negative one for memory that is freed
 
 A_KERNEL = tuple[int, int, int, tuple[int, ...]] | int
 

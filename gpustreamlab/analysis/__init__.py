@@ -12,10 +12,13 @@ from gpustreamlab.analysis._busy import (
     counted_kinds,
     counted_rows,
     distinct,
+    first_of_each,
+    hash_rows,
     interval_sum_ns,
     is_work,
     sm_kinds,
     stream_extent,
+    turns_of,
     union_edges,
     used_stream_count,
 )

@@ -11,9 +11,10 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Trace
@@ -407,3 +408,34 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
     heads = np.flatnonzero(np.concatenate(([True], column[1:] != column[:-1])))
     values = np.unique(column[heads])
     return values, np.repeat(np.searchsorted(values, column[heads]), np.diff(np.append(heads, len(column))))
+
+
+def first_of_each(column: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return where each distinct integer stands first, in order of that, and the place of each entry's among them."""
+    values, place = distinct(column)
+    first = np.empty(len(values), np.int64)
+    first[place[::-1]] = np.arange(len(place))[::-1]
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[place]
+
+
+def turns_of(counts: Int64Array) -> Int64Array:
+    """Count from 0 to each of these: of 2 and 3 it is 0, 1, 0, 1, 2."""
+    turns: Int64Array = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return turns
+
+
+_HASH_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+def hash_rows(columns: Sequence[NDArray[Any]]) -> Int64Array:
+    """Return one 63-bit number for each row, equal for equal rows; that two others meet has odds of 1 in 10**19."""
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        is_one = len(column) > 1 and (column == column[0]).all()  # as most columns of a batch do, it says the same of all
+        values = column[:1] if is_one else column
+        mixed = (mixed ^ values.astype(np.int64).view(np.uint64)) * _HASH_FACTOR
+        mixed ^= mixed >> np.uint64(29)
+    return (mixed >> np.uint64(1)).astype(np.int64)

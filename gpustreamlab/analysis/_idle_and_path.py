@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, require_one_rank, require_trace
+from gpustreamlab.analysis._busy import counted_rows, require_one_rank, require_trace, turns_of
 from gpustreamlab.analysis._calls import thread_lanes
 from gpustreamlab.analysis._card_idle import CardIdle, card_idle
 from gpustreamlab.analysis._causes import CODES, event_waits, find_causes, last_awaited
@@ -457,7 +457,7 @@ def _in_ranges(trace: Trace, columns: Int64Array) -> Int64Array:
         times_ns = np.unique(np.concatenate((trace.start_ns[own], trace.end_ns[own])))
         low, high = np.searchsorted(times_ns, gaps[3], side="right"), np.searchsorted(times_ns, gaps[4])
         pieces = np.repeat(gaps, high - low + 1, axis=1)
-        inside = np.arange(pieces.shape[1]) - np.repeat(np.cumsum(high - low + 1) - (high - low + 1), high - low + 1)
+        inside = turns_of(high - low + 1)
         cut_ns = np.append(times_ns, 0)[np.repeat(low, high - low + 1) + inside - 1]
         pieces[3] = np.where(inside > 0, cut_ns, pieces[3])
         pieces[4, :-1] = np.where(inside[1:] > 0, cut_ns[1:], pieces[4, :-1])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.analysis import distinct
+from gpustreamlab.analysis import distinct, turns_of
 from gpustreamlab.backends import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, NODE_SHIFT
 from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Accesses, Counters, Edges, Lane, Trace, WorkDetail, unchangeable
 from gpustreamlab.recorder._chunks import ACCESS_COLUMNS, DEPENDENCY_COLUMNS, Chunk, join, newest_accesses, thinned
@@ -255,7 +255,7 @@ def find_accesses(rows: Mapping[str, Int64Array], details: Sequence[WorkDetail],
     behind = np.searchsorted(keys, call * width + np.where(node < 0, width - 1, node + 1), side="right")
     count = np.where(node + 1 < width, behind - first, 0)
     source = np.repeat(np.arange(len(count)), count)
-    span = work[np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count) + first[source]]
+    span = work[turns_of(count) + first[source]]
     order = np.argsort(span, kind="stable")
     source, span = source[order], span[order]
     buffer, begin, end = (column[source] for column in region)

@@ -15,7 +15,6 @@ from gpustreamlab.backends.cuda.cupti._buffers import (
     COMPLETE,
     REQUEST,
     ActivityBuffers,
-    FilledBuffer,
 )
 
 _ALIGNMENT = 64
@@ -47,13 +46,13 @@ class PythonBuffers(ActivityBuffers):
         """None: what stands for the ring is in the fake libcupti."""
         return 0
 
-    def take(self) -> list[FilledBuffer]:
+    def take(self) -> list[tuple[int, NDArray[np.uint8]]]:
         """Return what was filled since the last time, in that order."""
         taken = []
         while self._full:
             address, memory, valid_bytes = self._full.popleft()
             self._taken[address] = memory
-            taken.append(FilledBuffer(address, memory[:valid_bytes]))
+            taken.append((address, memory[:valid_bytes]))
         return taken
 
     def take_spilt_bytes(self) -> int:

@@ -11,7 +11,6 @@ import pytest
 
 from gpustreamlab.backends.cuda.cupti import _buffers, _clients, _work
 from tests.helpers.fake_cupti import FakeCard, FakeCuptiLibrary, make_source
-from tests.helpers.python_buffers import PythonBuffers
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +53,6 @@ def fresh_library(monkeypatch, tmp_path, compiled):
     source.parent.mkdir()
     monkeypatch.setattr(_buffers, "SOURCE", Path(shutil.copy(_buffers.SOURCE, source)))
     if compiled is None:
-        monkeypatch.setattr(_clients, "ActivityBuffers", PythonBuffers)
-        return
+        pytest.skip("there is no C compiler")
     numbers = itertools.count()
     monkeypatch.setattr(_buffers, "find_library", lambda: shutil.copy(compiled, tmp_path / f"callbacks-{next(numbers)}.so"))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpustreamlab.backends.cuda.cupti import _accesses
+from gpustreamlab.backends.cuda.cupti import _arguments
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from tests.helpers.driver_calls import ROLES, DriverCalls
@@ -179,8 +179,8 @@ def test_256_places_and_arguments_that_were_cut_say_that_there_is_more(made):
 
 def test_calls_that_are_read_together_say_what_they_say_one_by_one(monkeypatch):
     together, alone = (_random_calls(seed=5) for _ in range(2))
-    every = together.read()
-    monkeypatch.setattr(_accesses, "_LONG", 1 << 40)
+    every = together.read_in_parts(700)
+    monkeypatch.setattr(_arguments, "_LONG", 1 << 40)
     each = alone.read()
     assert len(every) > 3_000
     assert _renumbered(every) == _renumbered(each)
@@ -207,7 +207,8 @@ def _random_calls(seed):
         elif chance.random() < 0.1:
             calls.call("cuEventRecord", stream=16, target=3)
         else:
-            calls.launch(chance.choice((9, 10)), one, other, stream=chance.choice((16, 32)))
+            words = (one, other + 8 * chance.randrange(200), chance.choice((0, one, other)))
+            calls.launch(chance.choice((9, 10)), *words, stream=chance.choice((16, 32)), size=chance.randrange(3))
     return calls
 
 

@@ -157,8 +157,7 @@ def test_names_are_shortened_without_a_demangler(monkeypatch, library):
 
 
 def read_text(address, *limit):
-    with StringReader() as strings:
-        return strings.read(address, *limit)
+    return StringReader().read(address, *limit)
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 10_000, 65_535, 65_536, 70_000])
@@ -195,11 +194,10 @@ def test_string_at_the_end_of_the_mapped_memory_is_read():
 
 def test_reader_reads_each_address_once():
     text = ctypes.create_string_buffer(b"a\xff\xc3\xa9")
-    with StringReader() as strings:
-        assert strings.read(ctypes.addressof(text)) == "a\ufffdé"  # bytes that are no text are replaced
-        text.value = b"b"
-        assert strings.read(ctypes.addressof(text)) == "a\ufffdé"
-    strings.close()
+    strings = StringReader()
+    assert strings.read(ctypes.addressof(text)) == "a\ufffdé"  # bytes that are no text are replaced
+    text.value = b"b"
+    assert strings.read(ctypes.addressof(text)) == "a\ufffdé"
     assert read_text(ctypes.addressof(text)) == "b"
 
 

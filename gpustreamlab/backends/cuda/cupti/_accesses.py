@@ -8,27 +8,18 @@ calls are; all in here is done by one thread at a time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.analysis import distinct
-from gpustreamlab.backends._activity import (
-    CERTAINTY_SHIFT,
-    IS_HOST,
-    IS_WRITE,
-    NODE_SHIFT,
-    Step,
-    StepKind,
-    StepTouch,
-)
-from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role, Shape
+from gpustreamlab.analysis import first_of_each, turns_of
+from gpustreamlab.backends._activity import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, NODE_SHIFT, Step, StepKind, StepTouch
+from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, CallsRead, Role, Shape
 from gpustreamlab.backends.cuda.cupti._blocks import WRITTEN, Block, BlockChange, Table
 from gpustreamlab.backends.cuda.cupti._records import FIELD
-from gpustreamlab.backends.cuda.cupti._work import hash_rows
 from gpustreamlab.model import ACCESS_CERTAINTIES
 from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
 
@@ -42,9 +33,7 @@ KEPT_GRAPHS = 1_024
 """Graphs whose nodes are remembered; the newest count."""
 KEPT_FUNCTIONS = 65_536
 """Functions whose outputs are remembered; then all is learned anew."""
-_FAILED, _OPAQUE, _NON_BLOCKING, _OF_THREAD = map(
-    int, (CallFlag.FAILED, CallFlag.OPAQUE, CallFlag.NON_BLOCKING, CallFlag.PER_THREAD)
-)
+_OPAQUE, _NON_BLOCKING, _OF_THREAD = map(int, (CallFlag.OPAQUE, CallFlag.NON_BLOCKING, CallFlag.PER_THREAD))
 _LEGACY, _PER_THREAD = 1, 2
 """Handles of default streams."""
 _ADDRESS = (1 << 48) - 1
@@ -110,73 +99,10 @@ class _Graph:
         return [*found.values()]
 
 
-class _Batch:
-    """Calls that are read together, and the words that they bring."""
-
-    def __init__(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> None:
-        self.calls = calls
-        self._words = words
-        self._shapes = shapes
-        roles = np.zeros(_FUNCTIONS, np.int64)
-        roles[[*shapes]] = [shape.role for shape in shapes.values()]
-        self.role: Int64Array = np.where(calls["flags"] & _FAILED, Role.NONE, roles[calls["cbid"]])
-        """The `Role` of each; shape (n,)."""
-        self._ends = np.cumsum(calls["words"].astype(np.int64))
-
-    def stretches(self, is_break: BoolArray) -> list[tuple[int, int]]:
-        """Return where long stretches of calls without a break begin and end."""
-        edges = np.concatenate(([-1], np.flatnonzero(is_break), [len(is_break)]))
-        long = np.flatnonzero(np.diff(edges) > _LONG)
-        return [(int(edges[at]) + 1, int(edges[at + 1])) for at in long.tolist()]
-
-    def words_of(self, at: Int64Array) -> tuple[NDArray[np.uint64], Int64Array]:
-        """Return the words of some calls behind each other, and behind how many of them those of each call end."""
-        counts = self.calls["words"][at].astype(np.int64)
-        total = np.cumsum(counts)
-        if len(at) == len(self.calls):
-            return self._words, total
-        return self._words[np.arange(int(counts.sum())) + np.repeat(self._ends[at] - total, counts)], total
-
-    def calls_at(self, at: Int64Array) -> Iterator[tuple[Role, Shape, tuple[int, ...], list[int]]]:
-        """Return those of some calls that say something: their roles, how they are read, their `_FIELDS` and their words."""
-        at = at[self.role[at] != Role.NONE]
-        some = self.calls[at]
-        own, total = self.words_of(at)
-        words = own.tolist()
-        for stop, call in zip(total.tolist(), zip(*(some[name].tolist() for name in _FIELDS), strict=True), strict=True):
-            shape = self._shapes[call[4]]
-            yield shape.role, shape, call, words[stop - call[5] : stop]
-
-    def keys(self, at: Int64Array, said: tuple[NDArray[np.uint64], Int64Array], *, size: NDArray[Any]) -> Int64Array:
-        """Return a number for each of some calls, the same for those that say the same words in their turn."""
-        words, total = said
-        counts = np.diff(total, prepend=0)
-        mixed = hash_rows((words, _turns(counts))).view(np.uint64)
-        sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)))
-        facts = (self.calls[name][at] for name in ("cbid", "flags", "stream", "object"))
-        return hash_rows((*facts, size, sums[total] - sums[total - counts]))
-
-
-def _first_of_each(key: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return of each entry the place of its key among those in the order of their first entries, and where these are."""
-    keys, place = distinct(key)
-    first = np.empty(len(keys), np.int64)
-    first[place[::-1]] = np.arange(len(place))[::-1]
-    order = np.argsort(first)
-    return np.argsort(order)[place], first[order]
-
-
-def _turns(counts: Int64Array) -> Int64Array:
-    """Count from 0 to each of these: of 2 and 3 it is 0, 1, 0, 1, 2."""
-    ends = np.cumsum(counts)
-    turns: Int64Array = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
-    return turns
-
-
 def _spread(count: Int64Array, place: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return where the rows of groups stand that are taken in some order, and how many each one has: of a group `count`."""
     counts = count[place]
-    return _turns(counts) + np.repeat((np.cumsum(count) - count)[place], counts), counts
+    return turns_of(counts) + np.repeat((np.cumsum(count) - count)[place], counts), counts
 
 
 def _table_of(told: Sequence[list[_Row]]) -> tuple[Int64Array, Int64Array]:
@@ -189,11 +115,7 @@ def _rows_of(flat: list[int]) -> Int64Array:
     return np.array(flat, np.int64).reshape(-1, len(ACCESS_FIELDS)).T
 
 
-_FUNCTIONS = 1 << 16
 _SOME = 1_024
-_LONG = 32
-"""Calls that are worth looking at together."""
-_FIELDS = ("start", "end", "threadId", "correlationId", "cbid", "words", "flags", "stream", "object", "size")
 
 
 class AccessReader:
@@ -231,8 +153,6 @@ class AccessReader:
         self._graphs: dict[int, _Graph] = {}
         self._executables: dict[int, _Graph] = {}
         self._opaque_count = 0
-        self._last: tuple[Any, ...] = ()
-        self._last_rows: list[_Row] = []
         self._known_rows: dict[tuple[bool, int], list[_Row]] = {}  # Of launches, by `_alike`
 
     def follow(self, *, is_on: bool) -> None:
@@ -249,7 +169,7 @@ class AccessReader:
 
     def read(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> dict[str, Int64Array]:
         """Return the accesses of these calls, see `ACCESS_FIELDS`; the order that they make is in `steps`."""
-        batch = _Batch(calls, words, shapes)
+        batch = CallsRead(calls, words, shapes)
         parts: list[Int64Array] = []
         done = 0
         for begin, end in batch.stretches(self._breaks(batch)):
@@ -258,7 +178,7 @@ class AccessReader:
         parts.append(self._read_each(batch, done, len(calls)))
         return dict(zip(ACCESS_FIELDS, np.concatenate(parts, axis=1), strict=True))
 
-    def _breaks(self, batch: _Batch) -> BoolArray:
+    def _breaks(self, batch: CallsRead) -> BoolArray:
         """Tell at which calls memory changes, or the order of work where that is followed: those are looked at one by one."""
         role = batch.role
         if self._capturing or (role == Role.BEGIN_CAPTURE).any():
@@ -274,7 +194,7 @@ class AccessReader:
             is_break[at[at < len(role)]] = True
         return is_break
 
-    def _read_each(self, batch: _Batch, begin: int, end: int) -> Int64Array:
+    def _read_each(self, batch: CallsRead, begin: int, end: int) -> Int64Array:
         """Read calls one by one."""
         rows: list[int] = []
         parts: list[Int64Array] = []
@@ -290,41 +210,39 @@ class AccessReader:
                 for row in self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream):
                     rows += (call[3], *row)
             else:
-                self._last = ()
                 self._change(role, call)
         return np.concatenate((*parts, _rows_of(rows)), axis=1)
 
     def _tell_graph(self, call: tuple[int, ...], graph: _Graph) -> None:
         """Take a launch of a graph that was captured: it does what its nodes do."""
-        self._last = ()
         self._opaque_count += not graph.is_known
         for one in graph.touches:
             one.block.born = WRITTEN
         if self._is_followed and call[7] not in self._capturing:
             self._tell_work(call, "graph", graph.touches, is_known=False)
 
-    def _read_alike(self, batch: _Batch, begin: int, end: int) -> Int64Array:
+    def _read_alike(self, batch: CallsRead, begin: int, end: int) -> Int64Array:
         """Read calls between which nothing changes: of those that are alike the first one stands for all."""
         roles = batch.role[begin:end]
         at = begin + np.flatnonzero((roles > Role.NONE) & (roles < Role.UNKNOWN_WORK))
         key = batch.keys(at, batch.words_of(at), size=self._sizes(batch, at))
         if self._is_followed:  # each launch is a step, in all that it says
-            place, first = _first_of_each(key)
+            first, place = first_of_each(key)
             count, table = self._read_first(batch, at[first])
         elif 2 * len(np.unique(key[:_SOME])) > len(key[:_SOME]):
             place, (count, table) = np.arange(len(at)), self._read_blocks(batch, at)
         else:
-            place, first = _first_of_each(key)
+            first, place = first_of_each(key)
             count, table = self._read_blocks(batch, at[first])
         index, counts = _spread(count, place)
         return np.stack((np.repeat(batch.calls["correlationId"][at], counts), *(np.take(column, index) for column in table)))
 
-    def _sizes(self, batch: _Batch, at: Int64Array) -> NDArray[Any]:
+    def _sizes(self, batch: CallsRead, at: Int64Array) -> NDArray[Any]:
         """Return the size of each call; what stands for the numbers among a launch's arguments counts for steps alone."""
         size = batch.calls["size"][at]
         return size if self._is_followed else np.where(batch.role[at] == Role.LAUNCH, np.uint64(0), size)
 
-    def _read_first(self, batch: _Batch, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _read_first(self, batch: CallsRead, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Read calls in their order; return how many accesses each makes, and those, shape (4, n)."""
         told = [
             self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
@@ -332,11 +250,11 @@ class AccessReader:
         ]
         return _table_of(told)
 
-    def _read_blocks(self, batch: _Batch, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _read_blocks(self, batch: CallsRead, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Do the same for calls of which some differ only in where in its block each argument lies."""
         words, total = batch.words_of(at)
         counts, is_launch = np.diff(total, prepend=0), batch.role[at] == Role.LAUNCH
-        of_launch, turn = np.repeat(is_launch, counts), _turns(counts)
+        of_launch, turn = np.repeat(is_launch, counts), turns_of(counts)
         address = words & np.uint64(_ADDRESS)
         number, start = self._blocks_of(np.where(of_launch, address, np.uint64(0)))
         is_again = np.zeros(len(words), bool)
@@ -347,18 +265,18 @@ class AccessReader:
         said = (number << 18).view(np.uint64) | words >> np.uint64(_PLACE_BITS) << np.uint64(1) | is_kept
         said = np.where(of_launch, said, words)
         key = batch.keys(at, (said, total), size=self._sizes(batch, at))
-        place, first = _first_of_each(key)
+        first, place = first_of_each(key)
         count, table = self._read_known(batch, at[first], key[first])
         index, per_call = _spread(count, place)
         table = table[:, index]
         seen = np.concatenate(([0], np.cumsum(is_kept)))
-        is_argument = _turns(per_call) < np.repeat(
+        is_argument = turns_of(per_call) < np.repeat(
             seen[total] - seen[total - counts], per_call
         )  # else it says that there is more
         table[1, is_argument] = (address.view(np.int64) - start)[is_kept]
         return per_call, table
 
-    def _read_known(self, batch: _Batch, at: Int64Array, key: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _read_known(self, batch: CallsRead, at: Int64Array, key: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Do the same for calls of which some were read before, by their keys."""
         known = [self._known_rows.get((self.has_unseen_pool, one)) for one in key.tolist()]
         new = np.array([one for one, rows in enumerate(known) if rows is None], np.int64)
@@ -387,10 +305,7 @@ class AccessReader:
     # Work
 
     def _work(self, role: Role, call: tuple[int, ...], own: list[int], *, is_awaited: bool) -> list[_Row]:
-        _, _, _, _, _, _, flags, stream, target, size = call
-        key = (role, stream, target, size, flags, own)
-        if key == self._last:  # the same again, and nothing since
-            return self._last_rows
+        flags, stream, target, size = call[6:]
         if role is Role.LAUNCH:
             name, touches, certainty = self._launch(target, own, flags)
         elif role is Role.UNKNOWN_WORK:
@@ -410,7 +325,6 @@ class AccessReader:
             self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH)
             if is_awaited:
                 self.steps.append(self._step(StepKind.SEEN_STREAM, call))
-        self._last, self._last_rows = key, rows
         return rows
 
     def _rows(self, touches: list[_Touch], role: Role, certainty: int, *, is_cut: bool) -> list[_Row]:
@@ -598,7 +512,6 @@ class AccessReader:
 
     def _apply_changes(self, until_ns: int) -> None:
         """Take what pools did before a call."""
-        self._last = ()
         while self._changes and self._changes[0].wall_ns <= until_ns:
             wall_ns, start, size, stream = self._changes.popleft()
             step = Step(StepKind.MADE, wall_ns, stream=stream)

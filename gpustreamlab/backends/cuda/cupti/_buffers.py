@@ -24,7 +24,7 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,15 +72,6 @@ _COMPILE_S = 60
 """How long a compiler may take: ziglang makes its own libraries on its first run."""
 
 
-class FilledBuffer(NamedTuple):
-    """What CUPTI has filled."""
-
-    ticket: int
-    """Its address, for `give_back`."""
-    data: NDArray[np.uint8]
-    """The records."""
-
-
 class ActivityBuffers:
     """The buffers and the ring of calls of this process, as CUPTI knows one pair of callbacks and one subscriber."""
 
@@ -112,13 +103,13 @@ class ActivityBuffers:
         """Bytes in buffers that wait to be taken."""
         return int(self._library.count_full()) * self.buffer_bytes
 
-    def take(self) -> list[FilledBuffer]:
-        """Return what was filled since the last time, in that order."""
+    def take(self) -> list[tuple[int, NDArray[np.uint8]]]:
+        """Return what was filled since the last time, in that order: each with its address, for `give_back`."""
         taken = []
         valid_bytes = ctypes.c_uint64()
         while address := self._library.take_full(ctypes.byref(valid_bytes)):
             data = np.ctypeslib.as_array((ctypes.c_uint8 * valid_bytes.value).from_address(address))
-            taken.append(FilledBuffer(address, data))
+            taken.append((address, data))
         return taken
 
     def take_spilt_bytes(self) -> int:

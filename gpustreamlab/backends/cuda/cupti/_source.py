@@ -29,14 +29,7 @@ from gpustreamlab.backends.cuda._kernels import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda.cupti._accesses import ACCESS_FIELDS
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
-from gpustreamlab.backends.cuda.cupti._calls import (
-    CallReader,
-    CallTimes,
-    DependencyReader,
-    MarkerReader,
-    OwnCalls,
-    told_until,
-)
+from gpustreamlab.backends.cuda.cupti._calls import CallReader, CallTimes, DependencyReader, MarkerReader, OwnCalls, told_until
 from gpustreamlab.backends.cuda.cupti._clients import (
     LOST_TO_TORCH_NS,
     SHARING,
@@ -405,8 +398,8 @@ class CuptiSource:
         if records.record_count:
             self._held.append(without_untimed(records))
         markers = records.columns.get(RecordKind.MARKER)
-        with StringReader() as reader:
-            return markers is not None and any(reader.read(at) == DOMAIN_NAME for at in set(markers["domain"].tolist()))
+        read = StringReader().read
+        return markers is not None and any(read(at) == DOMAIN_NAME for at in set(markers["domain"].tolist()))
 
     def _detach(self) -> None:
         """Take CUPTI out of all calls of the process, which cost 1.5 us each else (H200), where that harms nobody.
@@ -484,9 +477,9 @@ class CuptiSource:
         records, self._held = concat_records([*self._held, records]), []
         self._streams.note(records)
         texts = Texts()
-        with StringReader() as reader:
-            work = work_batch(records, texts, reader.read, self._is_wanted, self._nodes)
-            annotations = self._markers.read(records, texts, reader.read, self._wall)
+        read = StringReader().read
+        work = work_batch(records, texts, read, self._is_wanted, self._nodes)
+        annotations = self._markers.read(records, texts, read, self._wall)
         calls = self._calls.read(records, texts, first=self._calls_between[0], until_host_ns=self._stopped_host_ns)
         memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
         self._streams.note_names(work, tuple(texts.details))

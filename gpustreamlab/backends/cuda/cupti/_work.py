@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpustreamlab._util.kernel_names import short_name
-from gpustreamlab.analysis import distinct
+from gpustreamlab.analysis import distinct, first_of_each, hash_rows
 from gpustreamlab.backends._activity import PEER_COPY, STAGED_COPY, StreamFacts, WorkBatch
 from gpustreamlab.backends.cuda.cupti._layouts import STAGED, WORK_KINDS, CopyKind, RecordKind, StreamFlag, copy_name
 from gpustreamlab.backends.cuda.cupti._library import Cupti
@@ -38,19 +37,11 @@ _BACK_REFERENCES = 40
 class StringReader:
     """Read the strings of one drain; each address is read once.
 
-    Names may be freed and their addresses used again after a drain, so a reader must not outlive it. It must not be used in a
-    child of `os.fork` either: it would read the parent's memory.
+    Names may be freed and their addresses used again after a drain, so a reader must not outlive it.
     """
 
     def __init__(self) -> None:
         self._texts: dict[int, str | None] = {0: None}
-        self._file = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def read(self, address: int, limit: int = STRING_LIMIT) -> str | None:
         """Return the string at an address, or None where there is none."""
@@ -58,34 +49,19 @@ class StringReader:
             self._texts[address] = self._read(address, limit)
         return self._texts[address]
 
-    def close(self) -> None:
-        """Forget all strings. A closed reader opens again when it is used."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
-        self._texts = {0: None}
-
-    def _read(self, address: int, limit: int) -> str | None:
-        parts, left = [], limit
-        while left > 0:
-            part = self._read_page(address, left)
-            if not part:
-                return None
-            text, found, _ = part.partition(b"\0")
-            parts.append(text)
-            if found:
-                break
-            address, left = address + len(part), left - len(part)
-        return b"".join(parts).decode(errors="replace")
-
-    def _read_page(self, address: int, limit: int) -> bytes:
-        """Read up to the end of the page, so that a string before an unmapped page is read whole."""
-        try:
-            if self._file < 0:
-                self._file = os.open(_MEMORY, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._file, min(limit, mmap.PAGESIZE - address % mmap.PAGESIZE), address)
-        except (OSError, OverflowError):
-            return b""
+    @staticmethod
+    def _read(address: int, limit: int) -> str | None:
+        """Read page by page, so that a string before an unmapped page is read whole."""
+        text = b""
+        with suppress(OSError, OverflowError), Path(_MEMORY).open("rb", buffering=0) as memory:
+            while len(text) < limit and b"\0" not in text:
+                memory.seek(address + len(text))
+                part = memory.read(min(limit - len(text), mmap.PAGESIZE - (address + len(text)) % mmap.PAGESIZE))
+                if not part:
+                    return None
+                text += part
+            return text.partition(b"\0")[0].decode(errors="replace")
+        return None
 
 
 def demangle(name: str) -> str:
@@ -157,7 +133,6 @@ _FILL_SHAPE = ("graphId", NODE)
 
 KEPT_SHAPES = 8_192
 """Ways in which kernels are launched that need not be described again in the next drain."""
-_HASH_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 class Texts:
@@ -200,7 +175,11 @@ def work_batch(
 ) -> WorkBatch:
     """Turn the records of device work into columns; times stay CUPTI's."""
     shapes: dict[RecordKind, tuple[SpanKind, Sequence[str], Callable[[Mapping[str, int]], _Shape]]] = {
-        RecordKind.CONCURRENT_KERNEL: (SpanKind.KERNEL, _KERNEL_SHAPE, lambda row: _kernel_shape(row, read_text)),
+        RecordKind.CONCURRENT_KERNEL: (
+            SpanKind.KERNEL,
+            _KERNEL_SHAPE,
+            lambda row: _kernel_shape(read_text(row["name"]), **{name: row[name] for name in _KERNEL_SHAPE[1:]}),
+        ),
         RecordKind.MEMCPY: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
         RecordKind.MEMCPY2: (SpanKind.COPY, _PEER_SHAPE, _peer_shape),
         RecordKind.MEMSET: (SpanKind.FILL, _FILL_SHAPE, _fill_shape),
@@ -282,33 +261,16 @@ def _code_shapes(
     columns: Columns, shape: Sequence[str], describe: Callable[[Mapping[str, int]], _Shape], texts: Texts
 ) -> tuple[Int64Array, Int64Array]:
     """Return the codes of each row's name and detail; each distinct shape is described once."""
-    keys, place = distinct(hash_rows([columns[name] for name in shape]))
-    first = np.zeros(len(keys), np.int64)
-    first[place[::-1]] = np.arange(len(place))[::-1]
-    names, details = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    first, place = first_of_each(hash_rows([columns[name] for name in shape]))
+    names, details = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
     for code, row in enumerate(first.tolist()):
         found = describe({name: int(columns[name][row]) for name in shape})
         names[code], details[code] = texts.name(found.name), texts.detail(found.detail)
     return names[place], details[place]
 
 
-def hash_rows(columns: Sequence[NDArray[Any]]) -> Int64Array:
-    """Return one 63-bit number for each row, equal for equal rows; that two others meet has odds of 1 in 10**19."""
-    mixed = np.zeros(len(columns[0]), np.uint64)
-    for values in columns:
-        if len(values) > 1 and (values == values[0]).all():
-            values = values[:1]  # most columns of a batch say the same of all
-        mixed = (mixed ^ values.astype(np.int64).view(np.uint64)) * _HASH_FACTOR
-        mixed ^= mixed >> np.uint64(29)
-    return (mixed >> np.uint64(1)).astype(np.int64)
-
-
-def _kernel_shape(row: Mapping[str, int], read_text: Callable[[int], str | None]) -> _Shape:
-    return _describe_kernel(read_text(row["name"]), **{name: row[name] for name in _KERNEL_SHAPE[1:]})
-
-
 @lru_cache(KEPT_SHAPES)
-def _describe_kernel(raw: str | None, **row: int) -> _Shape:
+def _kernel_shape(raw: str | None, **row: int) -> _Shape:
     full = UNKNOWN_KERNEL if not raw else demangle(raw)
     detail = WorkDetail(
         full_name=full,
@@ -421,11 +383,8 @@ class StreamBook:
         libraries = [library_of(detail.full_name) for detail in details]
         tells = np.array([bool(library) for library in libraries], bool)
         rows = np.flatnonzero(tells[work.detail]) if len(work) else np.empty(0, np.int64)
-        keys, place = distinct(work.context[rows] << 32 | work.stream[rows])
-        first = np.zeros(len(keys), np.int64)
-        first[place[::-1]] = rows[::-1]
-        for key, row in zip(keys.tolist(), first.tolist(), strict=True):
-            self._library.setdefault((key >> 32, key & 0xFFFF_FFFF), libraries[int(work.detail[row])])
+        for row in rows[first_of_each(work.context[rows] << 32 | work.stream[rows])[0]].tolist():
+            self._library.setdefault((int(work.context[row]), int(work.stream[row])), libraries[int(work.detail[row])])
 
     def describe(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that no session made."""
