@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends import CallClass
+from gpustreamlab.backends.cuda.cupti import _buffers
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._layouts import OverheadKind, RecordKind
 from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
@@ -194,7 +195,7 @@ def test_records_are_left_unread_for_a_while_unless_there_are_many(monkeypatch, 
     assert source.keep_up()
     source.drain()
     assert not source.keep_up()
-    monkeypatch.setattr(_cupti_source, "DRAIN_BYTES", 0)
+    monkeypatch.setattr(_buffers, "DRAIN_BYTES", 0)
     assert source.keep_up()
     assert len(kept) == 4
     assert not source.lost_reason

@@ -16,10 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.analysis import first_of_each, turns_of
-from gpustreamlab.backends._activity import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, NODE_SHIFT, Step, StepKind, StepTouch
+from gpustreamlab.backends._activity import (
+    CERTAINTY_SHIFT,
+    IS_HOST,
+    IS_WRITE,
+    NODE_SHIFT,
+    AccessBatch,
+    Step,
+    StepKind,
+    StepTouch,
+)
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, CallsRead, Role, Shape
 from gpustreamlab.backends.cuda.cupti._blocks import WRITTEN, Block, BlockChange, Table
-from gpustreamlab.backends.cuda.cupti._records import FIELD
+from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED
+from gpustreamlab.backends.cuda.cupti._records import FIELD, Records
 from gpustreamlab.model import ACCESS_CERTAINTIES
 from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
 
@@ -562,6 +572,12 @@ class AccessReader:
                     is_ordered=step.is_ordered,
                 )
             )
+
+
+def access_batch(records: Records) -> AccessBatch:
+    """Return the accesses among records, as other rooms have them."""
+    columns = records.columns.get(ACCESSED, dict.fromkeys(ACCESS_FIELDS, np.empty(0, np.int64)))
+    return AccessBatch(correlation=columns[FIELD], **{name: columns[name] for name in ACCESS_FIELDS[1:]})
 
 
 _ALLOCATES = frozenset({Role.ALLOCATE, Role.ALLOCATE_HOST, Role.ALLOCATE_ASYNC})

@@ -60,6 +60,10 @@ CALL = np.dtype(
 ``words`` come with it, depends on the function: see `_arguments.SHAPES`."""
 CALL_FIELDS = ("start", "end", "threadId", "correlationId", "cbid")
 """Those of them that a record of a call has."""
+DRAIN_BYTES = 64 << 20
+"""How much may lie in full buffers where nobody asks for it: 300,000 kernels."""
+DRAIN_CALLS = 1 << 18
+"""The same of slots in the ring of calls: a quarter."""
 WORDS = 7
 """Words that a slot of the ring holds; a call takes one slot more for them."""
 
@@ -119,6 +123,11 @@ class ActivityBuffers:
     def give_back(self, ticket: int) -> None:
         """Let a buffer that was taken be filled again."""
         self._library.give_back(ticket)
+
+    @property
+    def are_full(self) -> bool:
+        """Whether so much waits that it is time to read."""
+        return self.full_bytes >= DRAIN_BYTES or self.call_count >= DRAIN_CALLS
 
     @property
     def call_count(self) -> int:

@@ -14,20 +14,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from gpustreamlab._util.defences import HomeProcess, process_lock
-from gpustreamlab.backends._activity import (
-    AccessBatch,
-    Activities,
-    AnnotationBatch,
-    CallBatch,
-    Step,
-    StepKind,
-    StreamFacts,
-    WorkBatch,
-)
+from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBatch, Step, StepKind, StreamFacts, WorkBatch
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._kernels import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
-from gpustreamlab.backends.cuda.cupti._accesses import ACCESS_FIELDS
+from gpustreamlab.backends.cuda.cupti._accesses import access_batch
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from gpustreamlab.backends.cuda.cupti._calls import CallReader, CallTimes, DependencyReader, MarkerReader, OwnCalls, told_until
 from gpustreamlab.backends.cuda.cupti._clients import (
@@ -40,10 +31,10 @@ from gpustreamlab.backends.cuda.cupti._clients import (
     stream_key,
 )
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock
-from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import CALLED, RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
-from gpustreamlab.backends.cuda.cupti._records import FIELD, CallNumbers, Columns, Records, concat_records
+from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records
 from gpustreamlab.backends.cuda.cupti._work import (
     NodeNumbers,
     StreamBook,
@@ -61,21 +52,11 @@ _log = logging.getLogger(__name__)
 
 NEEDED_KINDS = (RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET)
 """Without these there is nothing to show."""
-WISHED_KINDS = (
-    RecordKind.MEMCPY2,
-    RecordKind.MARKER,
-    RecordKind.MEMORY2,
-    RecordKind.CONTEXT,
-    RecordKind.GREEN_CONTEXT,
-    RecordKind.STREAM,
-    RecordKind.SYNCHRONIZATION,
-    RecordKind.CUDA_EVENT,
-    RecordKind.OVERHEAD,
-)
-"""What a version lacks of these is left out. Not CUPTI_ACTIVITY_KIND_KERNEL: that makes kernels run one after the other."""
-ALL_KINDS = (*NEEDED_KINDS, *WISHED_KINDS)
 UNSHARED_KINDS = (RecordKind.MARKER, RecordKind.MEMORY2, RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT, RecordKind.STREAM)
 """What torch.profiler does not ask for: what of it is on is ours, also while it runs."""
+WISHED_KINDS = (*UNSHARED_KINDS, RecordKind.MEMCPY2, RecordKind.SYNCHRONIZATION, RecordKind.CUDA_EVENT, RecordKind.OVERHEAD)
+"""What a version lacks of these is left out. Not CUPTI_ACTIVITY_KIND_KERNEL: that makes kernels run one after the other."""
+ALL_KINDS = (*NEEDED_KINDS, *WISHED_KINDS)
 
 ANCHOR_EVERY_NS = 1_000_000_000
 """Host time between two anchors of the clock."""
@@ -85,10 +66,6 @@ ANCHOR_WAIT_NS = 300_000
 """How long a drain waits at most for an anchor that it has sent."""
 DRAIN_EVERY_NS = 2_000_000_000
 """How long records may lie unread where nobody asks for them."""
-DRAIN_BYTES = 64 << 20
-"""How much of them: 260,000 launches."""
-DRAIN_CALLS = 1 << 18
-"""The same of calls: a quarter of the ring."""
 HELD_RECORDS = 1_000_000
 """Records that wait for the first anchor at most: 200 MB. Further ones are dropped and counted."""
 
@@ -249,7 +226,7 @@ class CuptiSource:
             self._wall.look()
             waited_ns = self._host_time_ns() - self._drained_ns
             is_due = waited_ns >= (LOST_TO_TORCH_NS if self._loss.look_for_torch() else DRAIN_EVERY_NS)
-            is_due = is_due or SHARING.buffers.full_bytes >= DRAIN_BYTES or SHARING.buffers.call_count >= DRAIN_CALLS
+            is_due = is_due or SHARING.buffers.are_full
             if not is_due:
                 self._keep_anchored()
             return is_due
@@ -489,7 +466,7 @@ class CuptiSource:
             annotations=self._placed(annotations),
             dependencies=self._dependencies.read(records),
             memory=memory,
-            accesses=_access_batch(records),
+            accesses=access_batch(records),
             **self._take_steps(),
             told_until=told_until(records, self._wall, self._call_times),
             names=tuple(texts.names),
@@ -606,13 +583,6 @@ class CuptiSource:
 
 
 _SEEN = {StepKind.SEEN_EVENT, StepKind.SEEN_STREAM, StepKind.SEEN_ALL}
-
-
-def _access_batch(records: Records) -> AccessBatch:
-    columns = records.columns.get(ACCESSED)
-    if columns is None:
-        return AccessBatch()
-    return AccessBatch(correlation=columns[FIELD], **{name: columns[name] for name in ACCESS_FIELDS[1:]})
 
 
 def _taken_over_by(who: str) -> str:
