@@ -351,7 +351,11 @@ class Stages:
         self._since = now
 
 
+<<<<<<< HEAD
 FAKE, BESIDE = "the fake libcupti's own", "lost by a thread that launches meanwhile"
+=======
+FAKE = "the fake libcupti's own"
+>>>>>>> h-cost
 STAGES = (
     (FakeCuptiLibrary, "activity_flush_all", FAKE),
     (_clients, "parse_buffer", "buffers to columns"),
@@ -391,19 +395,27 @@ def read_program(name: str, program: Callable[[], Iterator[A_KERNEL | None]]) ->
                     stages.wrap(timed, owner, function, stage)
                 recorder.collect_work()
                 trace = recorder.trace()
+<<<<<<< HEAD
             stages.seconds[BESIDE] = _beside(recorder, driven, program)
+=======
+>>>>>>> h-cost
             recorder.end_capture()
             found.append(stages.seconds)
             kernels = int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum())
             assert kernels == READ_KERNELS + 100, kernels
         source.close()
     us = {stage: statistics.median(one[stage] for one in found) / READ_KERNELS * 1e6 for stage in found[0] if stage != FAKE}
+<<<<<<< HEAD
     us[BESIDE] = min(one[BESIDE] for one in found) / READ_KERNELS * 1e6
     journal = sum(took for stage, took in us.items() if stage not in {"trace", BESIDE})
+=======
+    journal = sum(took for stage, took in us.items() if stage != "trace")
+>>>>>>> h-cost
     us = {"into the journal": journal, "the same without accesses": journal - us["accesses"]} | us
     return [{"program": name, "stage": stage, "us a kernel": round(took, 3)} for stage, took in us.items()]
 
 
+<<<<<<< HEAD
 def _beside(recorder: Recorder, driven: Driven, program: Callable[[], Iterator[A_KERNEL | None]]) -> float:
     """Return how much longer a thread takes to launch as many kernels while another one reads those before."""
     took = []
@@ -419,6 +431,8 @@ def _beside(recorder: Recorder, driven: Driven, program: Callable[[], Iterator[A
     return took[1] - took[0]
 
 
+=======
+>>>>>>> h-cost
 _process: list[Any] = []
 
 
