@@ -103,3 +103,17 @@ def contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:
 def lasted_ns(trace: Trace, row: Int64Array) -> Int64Array:
     """Return `Trace.duration_ns` of some rows, without computing that of all."""
     return trace.end_ns[row] - trace.start_ns[row]
+
+
+def innermost_range(trace: Trace, ranges: Int64Array, at_ns: Int64Array) -> Int64Array:
+    """Return for each time the row of the innermost of a thread's ranges around it, or -1."""
+    if not len(ranges):
+        return np.full(len(at_ns), -1, np.int64)
+    ranges = ranges[np.lexsort((-trace.end_ns[ranges], trace.start_ns[ranges]))]
+    found = np.append(ranges, -1)[np.searchsorted(trace.start_ns[ranges], at_ns, side="right") - 1]
+    is_own = np.zeros(len(trace) + 1, bool)
+    is_own[ranges] = True
+    while (is_over := (found >= 0) & (trace.end_ns[found] <= at_ns)).any():
+        found[is_over] = trace.parent[found[is_over]]
+        found[~is_own[found]] = -1
+    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import is_work, require_one_rank, require_trace, union_edges
+from gpustreamlab.analysis._calls import innermost_range
 from gpustreamlab.analysis._pieces import launch_calls
 from gpustreamlab.analysis._report import Answer, ReportTable, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, name_group
@@ -19,6 +20,8 @@ _HOST, _SAMPLE, _RANGE, _ANNOTATION = (
 )
 NO_CALL = "no CUDA call (Python, data, the program's own code)"
 """Where the host was when it was in none of the calls that are recorded."""
+IN_NO_CALL = " (in no CUDA call)"
+"""Stands behind the range of a library, or of NVTX, in which it was then."""
 LAUNCHED = "work launched that had not begun (events, queues, latency)"
 """What stands for the time from a launch to the start of the work."""
 LEAST_SAMPLES = 12
@@ -44,14 +47,18 @@ class Steps:
     idle_ns: Int64Array
     """For how long of that the card was idle; shape (n_steps,), int64, in ns."""
 
+    calls: tuple[tuple[str, int], ...]
+    """Where the host was in the gaps of all of them, as `CardIdle.calls`."""
+
     @property
     def text(self) -> str:
-        """How many there are, how long they take, and how long the card is idle in each, in half a line."""
+        """For how long the card is idle in one, and where the host is meanwhile; how many there are, and how long they take."""
         median_ns, late_ns = (float(np.quantile(self.duration_ns, share)) for share in (0.5, 0.95))
-        idle_ns = float(np.median(self.idle_ns))
-        times = f"{format_ns(median_ns)} each (95% take at most {format_ns(late_ns)})"
-        begun = f"from one {display_name(self.name, 40)} to the next"
-        return f"{count_text(len(self.start_ns), 'step')} of {times}, {begun}, idle for {format_ns(idle_ns)} of it (medians)"
+        whole_ns = int(self.duration_ns.sum())
+        where = _where_text(self.calls, whole_ns)
+        idle = f"of {format_ns(median_ns)} a step the card is idle {format_share(int(self.idle_ns.sum()) / whole_ns)}{where}"
+        times = f"{count_text(len(self.start_ns), 'step')} (95% take at most {format_ns(late_ns)})"
+        return f"{idle}; {times} from one {display_name(self.name, 40)} to the next"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -73,8 +80,8 @@ class CardIdle(Answer):
     """From the card's first work to its last, in ns."""
     calls: tuple[tuple[str, int], ...]
     """Where the thread that launched the work behind these gaps was until it had: calls by name, and in ns; longest first.
-    `NO_CALL` stands for the time in none, `LAUNCHED` for that from a launch to the start. Empty where no calls are in the
-    trace."""
+    Time in none goes to the innermost range around it, such as an operation of torch or one of NVTX, and to `NO_CALL` where
+    there is none; `LAUNCHED` stands for that from a launch to the start. Empty where no calls are in the trace."""
     functions: tuple[tuple[str, int], ...]
     """Functions of Python in which that thread was seen in the gaps until the launch, and how often; most first. Empty without
     samples."""
@@ -101,15 +108,14 @@ class CardIdle(Answer):
         told = f"idle {format_share(self.idle_ns / self.wall_ns)} of {format_ns(self.wall_ns)}"
         if not len(self):
             return f"never idle in {format_ns(self.wall_ns)}"
-        named = [
-            f"{format_share(held_ns / self.wall_ns)} with {'' if name == LAUNCHED else 'the host in '}{display_name(name, 70)}"
-            for name, held_ns in self.calls[:3]
-            if held_ns >= LEAST_SHARE * self.wall_ns
-        ]
-        where = f": {', '.join(named)}" if named else ""
+        between = ""
+        behind, before, _, longest_ns = _by_pair(self)[0]
+        if behind != before and longest_ns > self.idle_ns / 2:
+            share = "" if len(self) == 1 else f", {format_share(longest_ns / self.idle_ns)} of it"
+            between = f"{share} between {display_name(behind, 40)} and {display_name(before, 40)}"
         function = f"; {self._function()}" if self._function() else ""
-        steps = f"; {self.steps.text}" if len(self.steps.start_ns) else ""
-        return f"{told}, in {count_text(len(self), 'gap')}{where}{function}{steps}"
+        where = f"; {self.steps.text}" if len(self.steps.start_ns) else _where_text(self.calls, self.wall_ns)
+        return f"{told}, in {count_text(len(self), 'gap')}{between}{where}{function}"
 
     def _function(self) -> str:
         """Say in which function Python stood most often, where that is no chance."""
@@ -191,7 +197,7 @@ def card_idle(trace: Trace) -> CardIdle:
         wall_ns=int(edges[-1] - edges[0]) if len(edges) else 0,
         calls=_held_by(trace, thread, starts, held_ends, ends),
         functions=_seen_in(trace, starts, held_ends),
-        steps=_find_steps(trace, rows, starts, ends),
+        steps=_with_calls(_find_steps(trace, rows, starts, ends), trace, thread, (starts, held_ends, ends)),
     )
 
 
@@ -245,9 +251,45 @@ def _held_by(
     by_name = np.zeros(len(trace.names), np.int64)
     np.add.at(by_name, trace.name[calls], held_ns)
     told = [(trace.names[code], int(by_name[code])) for code in np.flatnonzero(by_name).tolist()]
-    told.append((NO_CALL, max(0, int((held_ends - starts).sum()) - int(by_name.sum()))))
+    told += _outside_calls(trace, thread, calls, starts, held_ends)
     told.append((LAUNCHED, int((ends - held_ends).sum())))
     return tuple(sorted((one for one in told if one[1]), key=lambda one: -one[1]))
+
+
+def _outside_calls(trace: Trace, thread: int, calls: Int64Array, starts: Int64Array, ends: Int64Array) -> list[tuple[str, int]]:
+    """Add up the time of a thread in some gaps, and in no call, by the innermost range around it."""
+    ranges = np.flatnonzero((trace.kind == _ANNOTATION) & (trace.lane == thread))
+    busy = union_edges(trace.start_ns[calls], trace.end_ns[calls])
+    gaps = union_edges(starts, ends)
+    cuts = np.unique(np.concatenate((busy, gaps, trace.start_ns[ranges], trace.end_ns[ranges])))
+    is_outside = (np.searchsorted(gaps, cuts, side="right") % 2 == 1) & (np.searchsorted(busy, cuts, side="right") % 2 == 0)
+    begins = np.flatnonzero(is_outside[:-1])
+    around = innermost_range(trace, ranges, cuts[begins])
+    code = np.where(around >= 0, trace.name[around], len(trace.names))
+    held_ns = np.zeros(len(trace.names) + 1, np.int64)
+    np.add.at(held_ns, code, cuts[begins + 1] - cuts[begins])
+    named = [(f"{trace.names[one]}{IN_NO_CALL}", int(held_ns[one])) for one in np.flatnonzero(held_ns[:-1]).tolist()]
+    return [*named, (NO_CALL, int(held_ns[-1]))]
+
+
+def _where_text(calls: tuple[tuple[str, int], ...], whole_ns: int) -> str:
+    """Say where the host was for how much of a time; empty where that is not known, or little."""
+    named = [
+        f"{format_share(held_ns / whole_ns)} with {'' if name == LAUNCHED else 'the host in '}{display_name(name, 70)}"
+        for name, held_ns in calls[:3]
+        if held_ns >= LEAST_SHARE * whole_ns
+    ]
+    return f": {', '.join(named)}" if named else ""
+
+
+def _with_calls(steps: Steps, trace: Trace, thread: int, gaps: tuple[Int64Array, Int64Array, Int64Array]) -> Steps:
+    """Return steps with where the host was in their gaps; these have a start, when their work was launched, and an end."""
+    if not len(steps.start_ns):
+        return steps
+    first_ns, last_ns = int(steps.start_ns[0]), int(steps.start_ns[-1] + steps.duration_ns[-1])
+    starts, held_ends, ends = (np.clip(times_ns, first_ns, last_ns) for times_ns in gaps)
+    inside = starts < ends
+    return replace(steps, calls=_held_by(trace, thread, starts[inside], held_ends[inside], ends[inside]))
 
 
 def _seen_in(trace: Trace, starts: Int64Array, ends: Int64Array) -> tuple[tuple[str, int], ...]:
@@ -283,9 +325,10 @@ def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64A
             start_ns=began_ns[:-1],
             duration_ns=np.diff(began_ns),
             idle_ns=np.diff(before_ns),
+            calls=(),
         )
     nothing = np.empty(0, np.int64)
-    return Steps(name="", start_ns=nothing, duration_ns=nothing, idle_ns=nothing)
+    return Steps(name="", start_ns=nothing, duration_ns=nothing, idle_ns=nothing, calls=())
 
 
 def _periodic(codes: Int64Array, *, least: int) -> Int64Array:

@@ -20,11 +20,12 @@ from gpustreamlab.analysis._busy import (
     require_one_rank,
     require_trace,
 )
+from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes, idle_in_calls
 from gpustreamlab.analysis._changes import apart
 from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, make_room
-from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast, joined
+from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns, pieces_on_time
 from gpustreamlab.analysis._replay import Impossible, replay
@@ -183,6 +184,7 @@ def _explanation(
         bound_ns=max(whole.active_ns - max(whole.ideal_ns, chain_ns), 0),
         forecast=None,
         reason=NEEDS_DATA if chain_ns > whole.ideal_ns else shares,
+        idle="" if is_part or len(used) != 1 else _idle_text(trace),
         is_ranges=SpanKind.RANGE in counted_kinds(trace) and trace.metadata.tier is not CaptureTier.KERNELS,
         has_calls=bool((pieces.launch >= 0).any()),
         looked_share=pieces.looked_share,
@@ -204,6 +206,14 @@ def _explanation(
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
     return replace(result, findings=tuple(sorted(findings, key=_rank)))
+
+
+def _idle_text(trace: Trace) -> str:
+    """Say why a card was idle with one stream; empty where it hardly was, or kernels are not known."""
+    if trace.metadata.tier is not CaptureTier.KERNELS or len({lane.process for lane in trace.lanes}) > 1:
+        return ""
+    found = card_idle(trace)
+    return f"one stream, {found.line}" if found.idle_ns > LEAST_SHARE * found.wall_ns else ""
 
 
 def _rank(finding: Finding) -> tuple[bool, int, bool, float]:

@@ -209,6 +209,9 @@ class Explanation(Reported):
     """What is to be said of the span, or of the names, that was asked for; else empty."""
     reason: str
     """What bounds `bound_ns` where it is not the busiest stream; else empty."""
+    idle: str
+    """With one stream: for how long the card was idle, where the host was meanwhile, by step where the run has steps; empty
+    where it was hardly, or with several."""
     is_ranges: bool
     """Whether only ranges are known, so that kernels within them are not."""
     has_calls: bool
@@ -271,7 +274,7 @@ class Explanation(Reported):
             return self.forecast.line(max(perhaps_ns, default=0))
         if len(self.streams) < 2 and not self.findings:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
-            return "one stream, so nothing can overlap" if self.streams else nothing
+            return (self.idle or "one stream, so nothing can overlap") if self.streams else nothing
         together_ns, active_ns = format_ns(self.together_ns), format_ns(self.active_ns)
         if self.is_ranges:
             known = f"{together_ns} of {active_ns} with ranges of two or more streams queued or running"
@@ -303,7 +306,8 @@ class Explanation(Reported):
         return Report(title="Why:", line=line, tables=tuple(tables), notes=self.notes, doubt=doubt)
 
     def _notes(self) -> list[str]:
-        notes = [*self._notes_of_forecast()]
+        notes = [f"{self.idle[:1].upper()}{self.idle[1:]}."] if self.idle and self.findings else []
+        notes += self._notes_of_forecast()
         if self.streams and self.is_ranges and not self.findings:
             notes.append(
                 "Kernels were not captured, so causes are not known: type lab.capture('kernels', host=True) and run it again."

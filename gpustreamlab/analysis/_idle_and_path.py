@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_one_rank, require_trace, turns_of
-from gpustreamlab.analysis._calls import thread_lanes
+from gpustreamlab.analysis._calls import innermost_range, thread_lanes
 from gpustreamlab.analysis._card_idle import CardIdle, card_idle
 from gpustreamlab.analysis._causes import find_causes
 from gpustreamlab.analysis._device_causes import CODES, event_waits, last_awaited
@@ -462,24 +462,10 @@ def _in_ranges(trace: Trace, columns: Int64Array) -> Int64Array:
         cut_ns = np.append(times_ns, 0)[np.repeat(low, high - low + 1) + inside - 1]
         pieces[3] = np.where(inside > 0, cut_ns, pieces[3])
         pieces[4, :-1] = np.where(inside[1:] > 0, cut_ns[1:], pieces[4, :-1])
-        pieces[1] = _innermost(trace, own, pieces[3])
+        pieces[1] = innermost_range(trace, own, pieces[3])
         parts.append(pieces)
     joined = np.concatenate(parts, axis=1)
     return joined[:, np.argsort(joined[3], kind="stable")]
-
-
-def _innermost(trace: Trace, ranges: Int64Array, at_ns: Int64Array) -> Int64Array:
-    """Return for each time the row of the innermost of a thread's ranges around it, or -1."""
-    if not len(ranges):
-        return np.full(len(at_ns), -1, np.int64)
-    ranges = ranges[np.lexsort((-trace.end_ns[ranges], trace.start_ns[ranges]))]
-    found = np.append(ranges, -1)[np.searchsorted(trace.start_ns[ranges], at_ns, side="right") - 1]
-    is_own = np.zeros(len(trace) + 1, bool)
-    is_own[ranges] = True
-    while (is_over := (found >= 0) & (trace.end_ns[found] <= at_ns)).any():
-        found[is_over] = trace.parent[found[is_over]]
-        found[~is_own[found]] = -1
-    return found
 
 
 class _Host:

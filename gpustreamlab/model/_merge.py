@@ -16,7 +16,7 @@ from gpustreamlab.model._device import ClockOffset, Device, Lane, TraceMetadata,
 from gpustreamlab.model._trace import Trace
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 
-SAME_CALL_NS = 100_000  # Two records of one call differ by no more than this, by two clocks
+SAME_NS = 100_000  # Two records of one call, or of one kernel, differ by no more than this, by two clocks
 _HOST = SPAN_KINDS.index(SpanKind.HOST)
 _WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work", "refused_records")
@@ -75,7 +75,6 @@ def merge(
         details += trace.details
         first_row += len(trace)
         first_partition += len(trace.partitions)
-    _require_streams_of_one(parts, lanes)
     rows: dict[str, Any] = _joined(parts, [len(trace) for trace in traces])
     source, target, kind = (np.concatenate(column) for column in zip(*edges, strict=True))
     sampled = dict(zip(("time_ns", "lane", "name", "value"), map(np.concatenate, zip(*counters, strict=True)), strict=True))
@@ -120,7 +119,7 @@ def merge(
             )
         ),
     )
-    return _in_order(whole)
+    return _in_order(whole, np.repeat(np.arange(len(parts)), [len(trace) for trace in traces]))
 
 
 def shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
@@ -262,22 +261,21 @@ def _join_lanes(traces: Sequence[Trace]) -> tuple[tuple[Lane, ...], list[Int64Ar
     return lanes, [np.array([code[key] for key in own], np.int64) for own in placed]
 
 
-def _require_streams_of_one(parts: Sequence[Mapping[str, NDArray[Any]]], lanes: Sequence[Lane]) -> None:
+def _require_streams_of_one(whole: Trace, of: Int64Array, kept: Int64Array) -> None:
     """Raise where two traces have work of one stream at once: a stream does one thing after the other."""
-    for lane, stream in enumerate(lanes):
-        rows = [np.flatnonzero((part["lane"] == lane) & np.isin(part["kind"], _WORK)) for part in parts]
-        if sum(map(bool, map(len, rows))) < 2:
-            continue
-        start_ns, end_ns = (
-            np.concatenate([part[name][own] for part, own in zip(parts, rows, strict=True)]) for name in ("start_ns", "end_ns")
+    meta = whole.metadata
+    allowed_ns = meta.kernel_error_ns + meta.clock_error_ns  # so much later may one of them say that work ended
+    work = kept[np.isin(whole.kind[kept], _WORK)]
+    work = work[np.lexsort((whole.start_ns[work], whole.lane[work]))]
+    before, behind = work[:-1], work[1:]
+    is_at_once = (whole.lane[before] == whole.lane[behind]) & (of[before] != of[behind])
+    is_at_once &= whole.start_ns[behind] < whole.end_ns[before] - allowed_ns
+    if is_at_once.any():
+        stream = whole.lanes[whole.lane[before[is_at_once][0]]]
+        raise TraceError(
+            f"Two of the traces have work in stream {stream.name!r} at once, so it is two streams of one name. Say which "
+            "process recorded each trace: gsl.merge(traces, processes=[0, 1])."
         )
-        of = np.repeat(np.arange(len(parts)), list(map(len, rows)))
-        order = np.argsort(start_ns, kind="stable")
-        if ((start_ns[order][1:] < end_ns[order][:-1]) & (of[order][1:] != of[order][:-1])).any():
-            raise TraceError(
-                f"Two of the traces have work in stream {stream.name!r} at once, so it is two streams of one name. Say which "
-                "process recorded each trace: gsl.merge(traces, processes=[0, 1])."
-            )
 
 
 def with_devices(lanes: Sequence[Lane]) -> tuple[Lane, ...]:
@@ -328,19 +326,32 @@ def _joined(parts: Sequence[dict[str, NDArray[Any]]], counts: Sequence[int]) -> 
     return found
 
 
-def _in_order(whole: _T) -> _T:
-    """Return the rows in order of their starts; of a call that several sessions of a process recorded, one."""
+def _in_order(whole: _T, of: Int64Array) -> _T:
+    """Return the rows in order of their starts; of what several sessions of a process recorded, one, in a range if one is.
+
+    Sessions of a process are told of all calls, and of the work in streams that are of none of them. Of a graph's launch the
+    kernels have one number: the first of a name is the first of the others', too.
+    """
     keeper = np.arange(len(whole))
-    calls = np.flatnonzero((whole.kind == _HOST) & (whole.extra.get("correlation", np.zeros(len(whole), np.int64)) != 0))
-    if len(calls):
-        keys = np.stack((whole.lane[calls], whole.name[calls], whole.extra["correlation"][calls]))
-        _, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-        same = calls[first[place.reshape(-1)]]
-        is_same = np.abs(whole.start_ns[calls] - whole.start_ns[same]) <= SAME_CALL_NS
-        keeper[calls[is_same]] = same[is_same]
+    correlation = whole.extra.get("correlation", np.zeros(len(whole), np.int64))
+    rows = np.flatnonzero((correlation != 0) & np.isin(whole.kind, [_HOST, *_WORK]))
+    if len(rows) and of[-1]:
+        keys = np.stack((whole.lane[rows], whole.name[rows], correlation[rows]))
+        _, group = np.unique(keys, axis=1, return_inverse=True)
+        order = np.lexsort((whole.start_ns[rows], of[rows], group.reshape(-1)))
+        rows, group = rows[order], group.reshape(-1)[order]
+        bounds = np.flatnonzero(np.diff(group, prepend=-1) | np.diff(of[rows], prepend=-1))
+        nth = np.arange(len(rows)) - np.repeat(bounds, np.diff(bounds, append=len(rows)))
+        order = np.lexsort((of[rows], whole.parent[rows] < 0, nth, group))
+        rows, group, nth = rows[order], group[order], nth[order]
+        first = np.flatnonzero(np.diff(group, prepend=-1) | np.diff(nth, prepend=-1))
+        same = rows[np.repeat(first, np.diff(first, append=len(rows)))]
+        is_same = (np.abs(whole.start_ns[rows] - whole.start_ns[same]) <= SAME_NS) & (of[rows] != of[same])
+        keeper[rows[is_same]] = same[is_same]
+    kept = np.flatnonzero(keeper == np.arange(len(whole)))
+    _require_streams_of_one(whole, of, kept)
     edges = replace(whole.edges, source=keeper[whole.edges.source], target=keeper[whole.edges.target])
     parent = np.where(whole.parent >= 0, keeper[whole.parent], -1)
-    kept = np.flatnonzero(keeper == np.arange(len(whole)))
     ordered = replace(whole, edges=edges, parent=parent)[kept[np.argsort(whole.start_ns[kept], kind="stable")]]
     return replace(ordered, metadata=whole.metadata)
 

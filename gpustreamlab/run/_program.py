@@ -17,7 +17,9 @@ from typing import Any
 
 from gpustreamlab.errors import OptionError
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_OUR_FRAMES = 2
+"""So many stand above the program: of the command, and of `Program.run`, which calls nothing of ours that calls the program; or
+of `join_threads`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +52,16 @@ class Program:
         if sys.version_info < (3, 14):
             main.__dict__.update(__annotations__={})
         sys.modules["__main__"] = main
+        # Python's own `-m`, which has no public name: no module of this name ends the process, with a line.
+        run_as_main: Callable[..., Any] = getattr(runpy, "_run_module_as_main")  # noqa: B009
         if self.is_module:
             _replace_first_path(str(Path.cwd()))
             sys.argv[:] = ["-m", *self.arguments]
-            _run_as_main(self.target, alter_argv=True)
+            run_as_main(self.target, alter_argv=True)
         elif Path(self.target).is_dir() or zipfile.is_zipfile(self.target):
             _replace_first_path(str(Path(self.target).absolute()))
             sys.argv[:] = [self.target, *self.arguments]
-            _run_as_main("__main__", alter_argv=False)
+            run_as_main("__main__", alter_argv=False)
         else:
             _replace_first_path(str(Path(self.target).resolve().parent))
             sys.argv[:] = [self.target, *self.arguments]
@@ -67,12 +71,6 @@ class Program:
             with io.open_code(path) as file:
                 code = compile(file.read(), path, "exec", dont_inherit=True)
             exec(code, main.__dict__)  # noqa: S102 - running the user's program is what this is for
-
-
-def _run_as_main(module: str, *, alter_argv: bool) -> None:
-    """Do what ``python -m`` does, in the ``__main__`` that is there; no module of this name ends the process, with a line."""
-    start: Callable[..., Any] = getattr(runpy, "_run_module_as_main")  # noqa: B009 - Python's own `-m`; it has no public name
-    start(module, alter_argv=alter_argv)
 
 
 def _replace_first_path(path: str) -> None:
@@ -129,7 +127,7 @@ def _say_nothing(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames of this package that stand above the program's."""
-    while trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(_PACKAGE):
-        trace = trace.tb_next
+    """Leave out the frames that stand above the program's."""
+    for _ in range(_OUR_FRAMES):
+        trace = None if trace is None else trace.tb_next
     return trace

@@ -149,6 +149,8 @@ class ProgramRecording:
         traces = [session.trace for session in self._sessions]
         own = [trace for trace in traces if len(trace)]
         others = [trace for trace in children if len(trace)]
+        notes = [trace.metadata.capture_note for trace in others]  # in a child nobody was told
+        self.problems += dict.fromkeys(f"Of a child: {note}" for note in notes if note)
         used = [*own, *others] or traces[:1]
         if len(used) > 1 and self._wanted.backend != SIM:
             try:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ from gpustreamlab.run._imports import ImportWatch
 from gpustreamlab.run._preflight import why_no_gpu
 from gpustreamlab.run._recording import ProgramRecording, Wanted
 from gpustreamlab.run._torch import TorchHooks
+from gpustreamlab.session import Session
 from gpustreamlab.typing import SpanKind
+from gpustreamlab.workloads import spin
+from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = {
@@ -236,3 +240,45 @@ def test_whether_there_is_a_gpu_is_asked_in_another_process(monkeypatch):
     assert answered == []
     monkeypatch.setattr("gpustreamlab.run._preflight.why_unavailable", lambda: None)
     assert why_no_gpu() == ""
+
+
+def test_a_session_of_the_program_and_the_rest_become_one_trace(tmp_path, monkeypatch):
+    # GIVEN a card whose sessions are all told of work in streams that are of none of them, by clocks that differ a little
+    sources = [FakeActivitySource(error_ns=500), FakeActivitySource(error_ns=500)]
+    given = iter(sources)
+
+    def open_session(_name, *, device, **options):
+        return Session(FakeSourceBackend(next(given)), **options)
+
+    monkeypatch.setattr("gpustreamlab.run._recording.Session", open_session)
+    recording = ProgramRecording(Wanted(title="program", stem=tmp_path / "program", is_at_once=True), str, str)
+    recording.start()
+    # WHEN the program opens one of its own, works in that and in another stream, and in that inside a range
+    with open_session(None, device=0) as lab, lab.on(lab.stream("mine"), "step"):
+        zeros = [session.trace.metadata.epoch_unix_ns for session in (*recording._sessions[:1], lab)]
+        now_ns = sources[1].host_time_ns() + zeros[1]
+        for source, zero, later_ns in zip(sources, zeros, (0, 300), strict=True):
+            for place, count in ((1, 1), (2, 3)):  # a launch, and one of a graph of three
+                at_ns = now_ns - zero + 20_000 * place
+                source.push_call(at_ns, at_ns + 900, correlation=place)
+                for node in range(count):
+                    start_ns = at_ns + 1_000 + 3_000 * node + later_ns
+                    source.push_work(start_ns, start_ns + 3_000, stream=14, name="outside", correlation=place)
+        spin(lab, 1_000_000)
+        lab.synchronize()
+    merged = recording.finish()
+    # THEN it is one trace, with that range, and each kernel and each call once
+    assert recording.problems == []
+    assert len(merged) == 1
+    counts = {kind: int((merged[0].kind == SPAN_KINDS.index(kind)).sum()) for kind in ("kernel", "host", "range")}
+    assert counts == {"kernel": 4, "host": 2, "range": 1}
+    outside = merged[0].parent[merged[0].kind == SPAN_KINDS.index("kernel")]
+    assert [merged[0].names[merged[0].name[row]] for row in outside.tolist()] == ["step"] * 4
+
+
+def test_why_kernels_of_a_child_are_missing_is_told(tmp_path):
+    recording = ProgramRecording(Wanted(title="program", stem=tmp_path / "program", backend="sim"), str, str)
+    child = gsl.Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"])
+    refused = replace(child, metadata=replace(child.metadata, capture_note="CUPTI was taken."))
+    assert recording.finish([child, refused, refused]) == [child, refused, refused]
+    assert recording.problems == ["Of a child: CUPTI was taken."]

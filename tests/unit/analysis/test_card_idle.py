@@ -7,7 +7,7 @@ import pytest
 
 from gpustreamlab import Session, Trace
 from gpustreamlab.analysis import NO_CALL, card_idle
-from gpustreamlab.analysis._card_idle import LAUNCHED
+from gpustreamlab.analysis._card_idle import IN_NO_CALL, LAUNCHED
 from gpustreamlab.workloads import spin
 
 
@@ -40,7 +40,7 @@ def test_gaps_are_told_by_what_the_host_did_in_them():
         LAUNCHED: 19 * 1,
     }
     assert set(found.trace.name[found.before].tolist()) == {found.names.index("loss")}
-    assert found.line.startswith("idle 59% of 19.4 µs, in 19 gaps: 20% with the host in cudaStreamSynchronize, 20% with")
+    assert found.line.startswith("idle 59% of 19.4 µs, in 19 gaps, 100% of it between loss and gemm; of 1.00 µs a step")
 
 
 def test_the_sum_of_the_causes_is_the_idle_time():
@@ -73,7 +73,37 @@ def test_steps_are_found_by_ranges_or_by_what_repeats(ranges):
     assert len(steps.start_ns) == 19
     assert steps.duration_ns.tolist() == [1_000] * 19
     assert steps.idle_ns.tolist() == [600] * 19
-    assert steps.text.startswith("19 steps of 1.00 µs each (95% take at most 1.00 µs)")
+    told = (
+        "of 1.00 µs a step the card is idle 60%: 20% with the host in cudaStreamSynchronize, 20% with the host in no CUDA call"
+    )
+    assert steps.text.startswith(told)
+    assert steps.text.endswith(f"; 19 steps (95% take at most 1.00 µs) from one {steps.name} to the next")
+    assert sum(held for _, held in steps.calls) == steps.idle_ns.sum()
+
+
+def test_time_in_no_call_is_of_the_operation_around_it():
+    # GIVEN one stream that waits for the host, which converts in an operation before it copies
+    rows = [
+        (0, 100, "stream", "conv", "kernel"),
+        (400, 500, "stream", "memcpy HtoD", "copy"),
+        (50, 700, "host: main", "step", "annotation"),
+        (120, 395, "host: main", "aten::copy_", "annotation"),
+        (360, 390, "host: main", "cudaMemcpyAsync", "host"),
+    ]
+    start, end, stream, name, kind = zip(*rows, strict=True)
+    queued = [0, 370, *start[2:]]
+    trace = Trace.from_columns(start_ns=start, end_ns=end, stream=stream, name=name, kind=kind, queued_ns=queued)
+    # WHEN it is asked where the host was
+    calls = dict(card_idle(trace).calls)
+    # THEN the operation is named, the range around it for what is left, and all of it is the gap
+    assert calls == {f"aten::copy_{IN_NO_CALL}": 240, f"step{IN_NO_CALL}": 20, "cudaMemcpyAsync": 10, LAUNCHED: 30}
+    assert sum(calls.values()) == card_idle(trace).idle_ns
+
+
+def test_with_one_stream_it_is_explained_why_the_card_was_idle():
+    assert with_steps().explain().headline == f"one stream, {card_idle(with_steps()).line}"
+    full = Trace.from_columns(start_ns=[0, 10], end_ns=[10, 20], stream=["a", "a"], kind="kernel")
+    assert full.explain().headline == "one stream, so nothing can overlap"
 
 
 def test_what_does_not_repeat_has_no_steps():
