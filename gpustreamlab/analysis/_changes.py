@@ -223,7 +223,7 @@ def in_one_stream(run: Run) -> Run | None:
 def moved(run: Run, lanes: Mapping[int, int]) -> Run | None:
     """Let some work run in other streams of the program, behind what it needs of those that it leaves."""
     program = run.program
-    if not lanes or any(run.memory.touches[place] is None for place in lanes):
+    if not lanes or run.memory.is_opaque[[*lanes]].any():
         return None
     works = tuple(work._replace(lane=lanes[place]) if place in lanes else work for place, work in enumerate(program.works))
     changed = run.with_program(works=works)

@@ -22,6 +22,7 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._changes import apart
+from gpustreamlab.analysis._data_order import NEEDED
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._overlap import concurrency
@@ -213,7 +214,7 @@ def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
     is_run, saves_ns = finding.code is not Cause.SERIALISED_BY_TOOL, -finding.saves_ns
     if finding.code is not Cause.EVENT_WAIT:
         return is_run, saves_ns, False, -finding.waited_ns
-    return is_run, saves_ns, bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
+    return is_run, saves_ns, finding.pieces.need[0] == NEEDED, -finding.waited_ns * WAIT_WEIGHT
 
 
 # What changing it gains
@@ -302,7 +303,7 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
         return finding
     if finding.code is Cause.GRID_FILLS_DEVICE:
         return replace(finding, bound_ns=0, fix=_sooner(trace, advice, finding))
-    if finding.code is Cause.EVENT_WAIT and not finding.pieces.is_needed.any():
+    if finding.code is Cause.EVENT_WAIT and not (finding.pieces.need == NEEDED).any():
         return replace(finding, bound_ns=0, fix=LEFT_AS_IT_IS)
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))
 
@@ -555,8 +556,8 @@ def _finding(
     longest, late = int(members[0]), found.piece[members]
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
-    are_needed = pieces.are_needed(pieces.lane[late], found.before[members])
-    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and bool(are_needed[0])
+    need = pieces.needs_of(pieces.row[late], found.before[members])
+    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and need[0] == NEEDED
     text, fix = finding_texts(
         code,
         trace,
@@ -566,7 +567,7 @@ def _finding(
         call=call,
         waited_ns=int(found.waited_ns[longest]),
         is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
-        is_needed=bool(are_needed[0]),
+        need=int(need[0]),
     )
     return Finding(
         code=code,
@@ -587,7 +588,7 @@ def _finding(
             start_ns=pieces.start_ns[late],
             waited_ns=found.waited_ns[members],
             certainty=found.certainty[members],
-            is_needed=are_needed.astype(np.int64),
+            need=need.astype(np.int64),
         ),
         piece_count=piece_count,
         pair_count=pair_count,
