@@ -603,8 +603,9 @@ def needed_calls(program: Program, memory: Memory) -> frozenset[int]:
     """Return which waits of the host it may need, as far as it can be told; by their places in `Program.calls`.
 
     Memory of the host that was used before the wait is used again behind it: the host has written or read it meanwhile, why
-    else copy it again. A copy of which it is not known what it touches may use any. Of several waits that would do the first is
-    kept.
+    else copy it again. Or the host reads a result, and then copies memory to the device that nothing had used so far: it may be
+    made of that result. A copy of which it is not known what it touches may use any. Of several waits that would do the first
+    is kept.
     """
     next_use = _next_uses(memory)
     unknown = [place for place in np.flatnonzero(memory.is_opaque).tolist() if program.works[place].kind != KERNEL]
@@ -632,14 +633,21 @@ def needed_calls(program: Program, memory: Memory) -> frozenset[int]:
 
 
 def _next_uses(memory: Memory) -> dict[int, int]:
-    """Return for work that uses memory of the host which work uses some of it next; of several the last."""
+    """Return for work that uses memory of the host which work next uses some of it, or what may be made of it; the last."""
     kept = memory.is_host
     columns = {name: getattr(memory, name)[kept] for name in ("place", "buffer", "begin", "end", "is_host")}
     used = Memory(**columns, is_write=kept[kept], is_opaque=memory.is_opaque)  # whoever uses it next comes behind, as a write
     found: dict[int, int] = {}
     for before, after in used.edges():
         found[before] = max(after, found.get(before, -1))
-    return found
+    newest = np.maximum.accumulate(memory.buffer)  # numbers grow as memory is allocated, or first seen
+    uploads = kept & ~memory.is_write
+    place, buffer = memory.place[uploads], memory.buffer[uploads]
+    for row in np.flatnonzero(kept & memory.is_write).tolist():
+        before = int(memory.place[row])
+        is_made = (place > before) & (buffer > newest[np.searchsorted(memory.place, before, side="right") - 1])
+        found[before] = max(found.get(before, -1), *place[is_made][-1:].tolist(), -1)
+    return {before: after for before, after in found.items() if after >= 0}
 
 
 def _clocks(program: Program) -> list[list[int]]:

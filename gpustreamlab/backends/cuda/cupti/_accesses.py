@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.backends._activity import (
     CERTAINTY_SHIFT,
     IS_HOST,
     IS_WRITE,
     NODE_SHIFT,
+    SPIN_NAME,
     Step,
     StepKind,
     StepTouch,
@@ -27,7 +29,7 @@ from gpustreamlab.backends._activity import (
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role, Shape
 from gpustreamlab.backends.cuda.cupti._blocks import WRITTEN, Block, BlockChange, Table
 from gpustreamlab.backends.cuda.cupti._records import FIELD
-from gpustreamlab.backends.cuda.cupti._work import hash_rows
+from gpustreamlab.backends.cuda.cupti._work import demangle, hash_rows
 from gpustreamlab.model import ACCESS_CERTAINTIES
 from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
 
@@ -50,8 +52,6 @@ _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
 _HIDING = ("nccl", "nvshmem")
 """How functions begin that find what they write by pointers in device memory."""
-_SPIN = "spin"
-"""The kernel of `workloads.spin`, which touches nothing where it is given no memory."""
 _SEGMENT = (1 << 21) - 1
 _GRAIN_BITS = 8
 _ANY = 0
@@ -67,11 +67,12 @@ class _Touch(NamedTuple):
 
 
 class _Function:
-    __slots__ = ("is_opaque", "name", "outputs")
+    __slots__ = ("is_opaque", "is_spin", "name", "outputs")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.is_opaque = name.startswith(_HIDING)
+    def __init__(self, linker_name: str) -> None:
+        self.name = short_name(demangle(linker_name))
+        self.is_spin = linker_name == SPIN_NAME  # it touches nothing where it is given no memory
+        self.is_opaque = self.name.startswith(_HIDING)
         self.outputs: set[int] = set()  # Places among its arguments that were given memory that nobody had written
 
 
@@ -167,7 +168,7 @@ class AccessReader:
         ask: Callable[[int], tuple[int, int, bool] | None],
         tell_memory: Callable[[int, int], object],
     ) -> None:
-        self._name_of = name_of
+        self._name_of = name_of  # Returns the linker's name
         self._ask = (
             ask  # Returns the first address, the size and whether it is the host's of the allocation that an address is in
         )
@@ -336,8 +337,8 @@ class AccessReader:
             block = self._find(word & _ADDRESS)
             if block is not None and not block.is_pool:
                 found.append((word >> _PLACE_BITS, word & _ADDRESS, block))
-        if not found and function.name == _SPIN and not flags & _OPAQUE:
-            return _SPIN, [], KNOWN
+        if not found and function.is_spin and not flags & _OPAQUE:
+            return function.name, [], KNOWN
         if not found or flags & _OPAQUE or function.is_opaque:
             self._opaque_count += 1  # it may have written anything
         for place, _, block in found:
