@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ from gpustreamlab.analysis._busy import (
     require_trace,
 )
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
-from gpustreamlab.analysis._changes import apart
+from gpustreamlab.analysis._changes import Run, apart, in_one_stream
 from gpustreamlab.analysis._data_order import NEEDED
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast, joined
@@ -472,17 +472,33 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
 
 def _put_apart(trace: Trace, finding: Finding, groups: Sequence[BoolArray]) -> Finding:
     """Find what it gains to give the second of two things on one stream a stream of its own; the same where nobody knows."""
+    gain_ns = _gain_ns(trace, lambda run: apart(run, _places(run, groups[1] & ~groups[0])), needs_memory=True)
+    return finding if gain_ns is None else replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
+
+
+def gained_ns(trace: Trace, rows: BoolArray) -> int | None:
+    """Return what it gained that some work is on several streams: how much longer it takes on one; None where nobody knows."""
+    gain_ns = _gain_ns(trace, lambda run: in_one_stream(run, _places(run, rows)), needs_memory=False)
+    return None if gain_ns is None else -gain_ns
+
+
+def _places(run: Run, rows: BoolArray) -> list[int]:
+    return [place for place, work in enumerate(run.program.works) if rows[work.row]]
+
+
+def _gain_ns(trace: Trace, change: Callable[[Run], Run | None], *, needs_memory: bool) -> int | None:
+    """Return what a change of a short run gains, in ns; None where it cannot be scheduled anew."""
     rows = np.flatnonzero(is_work(trace))
-    run = read_run(trace, rows) if 0 < len(rows) <= MOST_WORKS and len(trace.devices) == 1 else None
-    if run is None or not run.memory.is_known:
-        return finding
-    places = [place for place, work in enumerate(run.program.works) if groups[1][work.row] and not groups[0][work.row]]
-    changed = apart(run, places)
+    if not 0 < len(rows) <= MOST_WORKS or len(trace.devices) > 1 or not trace.metadata.device.sm_count:
+        return None
+    run = read_run(trace, rows)
+    if needs_memory and not run.memory.is_known:
+        return None
     try:
-        gain_ns = 0 if changed is None else replay(run.program).wall_ns - replay(changed.program).wall_ns
+        changed, before_ns = change(run), replay(run.program).wall_ns
+        return 0 if changed is None else before_ns - replay(changed.program).wall_ns
     except Impossible:
-        return finding
-    return replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
+        return None
 
 
 def descendants(trace: Trace, member: BoolArray) -> BoolArray:
