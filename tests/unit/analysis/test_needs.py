@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -212,4 +213,12 @@ def test_a_recorded_pipeline_needs_its_waits_and_no_other_also_from_a_spool(haza
         names = [trace.lanes[lane].name for lane in trace.lane]
         pairs = {(names[a], names[b]) for a, b in zip(edges.before, edges.after, strict=True)}
         assert pairs == {("up", "compute"), ("compute", "up")}
+        frame = trace.to_pandas()
+        told = frame[frame["kind"].isin(["kernel", "copy"]) & frame["wait_need"].notna()]
+        assert told["wait_need"].tolist() == ["needed"] * 6  # the last one waits twice: what is needed counts
+        assert (told["wait_buffers"] == told["wait_buffers"].iloc[0]).all()
+        trace.save(tmp_path / "run.parquet")
+        saved = pq.read_table(tmp_path / "run.parquet").column("wait_need").to_pylist()
+        assert saved == frame["wait_need"].astype(object).where(frame["wait_need"].notna(), None).tolist()
+        assert gsl.load_trace(tmp_path / "run.parquet").to_pandas().equals(frame)
     assert EdgeKind.SYNC in {list(EdgeKind)[code] for code in recorded.edges.kind.tolist()}
