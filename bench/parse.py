@@ -16,7 +16,6 @@ import itertools
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -351,11 +350,7 @@ class Stages:
         self._since = now
 
 
-<<<<<<< HEAD
-FAKE, BESIDE = "the fake libcupti's own", "lost by a thread that launches meanwhile"
-=======
 FAKE = "the fake libcupti's own"
->>>>>>> h-cost
 STAGES = (
     (FakeCuptiLibrary, "activity_flush_all", FAKE),
     (_clients, "parse_buffer", "buffers to columns"),
@@ -395,44 +390,17 @@ def read_program(name: str, program: Callable[[], Iterator[A_KERNEL | None]]) ->
                     stages.wrap(timed, owner, function, stage)
                 recorder.collect_work()
                 trace = recorder.trace()
-<<<<<<< HEAD
-            stages.seconds[BESIDE] = _beside(recorder, driven, program)
-=======
->>>>>>> h-cost
             recorder.end_capture()
             found.append(stages.seconds)
             kernels = int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum())
             assert kernels == READ_KERNELS + 100, kernels
         source.close()
     us = {stage: statistics.median(one[stage] for one in found) / READ_KERNELS * 1e6 for stage in found[0] if stage != FAKE}
-<<<<<<< HEAD
-    us[BESIDE] = min(one[BESIDE] for one in found) / READ_KERNELS * 1e6
-    journal = sum(took for stage, took in us.items() if stage not in {"trace", BESIDE})
-=======
     journal = sum(took for stage, took in us.items() if stage != "trace")
->>>>>>> h-cost
     us = {"into the journal": journal, "the same without accesses": journal - us["accesses"]} | us
     return [{"program": name, "stage": stage, "us a kernel": round(took, 3)} for stage, took in us.items()]
 
 
-<<<<<<< HEAD
-def _beside(recorder: Recorder, driven: Driven, program: Callable[[], Iterator[A_KERNEL | None]]) -> float:
-    """Return how much longer a thread takes to launch as many kernels while another one reads those before."""
-    took = []
-    for reads in (False, True):
-        driven.run(program(), READ_KERNELS)
-        reader = threading.Thread(target=recorder.collect_work if reads else int)
-        began = time.perf_counter()
-        reader.start()
-        driven.run(program(), READ_KERNELS)
-        took.append(time.perf_counter() - began)
-        reader.join()
-        recorder.collect_work()
-    return took[1] - took[0]
-
-
-=======
->>>>>>> h-cost
 _process: list[Any] = []
 
 

@@ -470,7 +470,10 @@ class Expect(Group):
     """
 
     def overlap(self, first: str, second: str, *, at_least: float) -> Expectation:
-        """Expect two streams, ranges or kernels, by name, to work at once, for this share of the shorter one's time or more."""
+        """Expect two streams, ranges or kernels, by name, to work at once, for this share of the shorter one's time or more.
+
+        Kernels that share the SMs and take as long as one after the other gain nothing by it: that is not as expected either.
+        """
         return self._of(expect_overlap(first, second, at_least))
 
     def no_strays(self) -> Expectation:

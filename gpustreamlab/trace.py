@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gpustreamlab import analysis, model
 from gpustreamlab.errors import OptionError
-from gpustreamlab.exchange import save_trace
-from gpustreamlab.model import Ahead, ClockOffset, Layout, trace_to_table
+from gpustreamlab.exchange import save_trace, table_with_needs
+from gpustreamlab.model import Ahead, ClockOffset, Layout
 from gpustreamlab.sinks.spool import read_any
 from gpustreamlab.timeline import Comparison, Timeline
 from gpustreamlab.tuning import Prediction, Sweep, what_if
@@ -250,14 +250,16 @@ class Trace(model.Trace):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Lend the spans to any Arrow reader, with all else in the schema's metadata. Source: the Arrow PyCapsule interface."""
-        return trace_to_table(self).__arrow_c_stream__(requested_schema)
+        return table_with_needs(self).__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the spans as a `pandas.DataFrame`, one row a span, with a ``duration_ns`` column.
 
+        Where streams waited, ``wait_need`` says whether data need that (needed, not needed, not known; missing for work that
+        waited for nothing), and ``wait_buffers`` for which buffers; of several waits of one span the strongest counts.
         ``pyarrow.table(trace)`` and ``polars.from_dataframe`` of other libraries that read Arrow take the trace itself.
         """
-        frame = trace_to_table(self).to_pandas()
+        frame = table_with_needs(self).to_pandas()
         frame.insert(2, "duration_ns", self.duration_ns)
         return frame
 

@@ -30,6 +30,7 @@ from gpustreamlab.analysis._compare import (
     comparison_tables,
     wall_line,
 )
+from gpustreamlab.analysis._data_order import DATA_KINDS, NEEDS, DataEdges, WaitNeeds, data_edges, wait_needs
 from gpustreamlab.analysis._expect import (
     NOTHING_TIMED,
     Check,
@@ -70,16 +71,6 @@ from gpustreamlab.analysis._idle_and_path import (
     QueueLength,
     critical_path,
     idle,
-)
-from gpustreamlab.analysis._needs import (
-    DATA_KINDS,
-    NEEDS,
-    DataEdges,
-    WorkOrder,
-    data_edges,
-    shared_lanes,
-    wait_needs,
-    work_order,
 )
 from gpustreamlab.analysis._overlap import (
     Concurrency,

@@ -332,7 +332,7 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
         found += _options_of_host(run, calls)
     found.append(Option("fine_waits", Cause.EVENT_WAIT, _one(changes.fine_waits)))
     found.append(Option("two_buffers", Cause.EVENT_WAIT, _one(changes.two_buffers)))
-    if program.main_lane[1] >= ONE_STREAM_SHARE and any(run.memory.touches):
+    if program.main_lane[1] >= ONE_STREAM_SHARE and len(run.memory.place):
         found.append(Option("by_role", Cause.SAME_LANE, _one(changes.by_role)))
         found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True))
     found.append(Option("split_copies", Cause.SAME_LANE, _one(changes.split_copies)))

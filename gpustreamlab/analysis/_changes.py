@@ -211,19 +211,23 @@ def _spread(run: Run, lanes: Sequence[int], names: tuple[str, ...]) -> Run | Non
     return changed.with_program(waits=across(changed.program, run.memory.edges()))
 
 
-def in_one_stream(run: Run) -> Run | None:
-    """Put all work in one stream, in the order of its launches."""
+def in_one_stream(run: Run, places: Collection[int] | None = None) -> Run | None:
+    """Put all work, or some by its places, in one stream, in the order of its launches."""
     program = run.program
-    if len({work.lane for work in program.works}) < 2:
+    chosen = frozenset(range(len(program.works)) if places is None else places)
+    if len({program.works[place].lane for place in chosen}) < 2:
         return None
-    works = tuple(work._replace(lane=0) for work in program.works)
-    return run.with_program(works=works, seats=(None,), priorities=(0,), waits=frozenset())
+    lane = len(program.seats)
+    works = tuple(work._replace(lane=lane) if place in chosen else work for place, work in enumerate(program.works))
+    seats, priorities = (*program.seats, None), (*program.priorities, 0)
+    changed = run.with_program(works=works, seats=seats, priorities=priorities)
+    return changed.with_program(waits=across(changed.program, program.waits))
 
 
 def moved(run: Run, lanes: Mapping[int, int]) -> Run | None:
     """Let some work run in other streams of the program, behind what it needs of those that it leaves."""
     program = run.program
-    if not lanes or any(run.memory.touches[place] is None for place in lanes):
+    if not lanes or run.memory.is_opaque[[*lanes]].any():
         return None
     works = tuple(work._replace(lane=lanes[place]) if place in lanes else work for place, work in enumerate(program.works))
     changed = run.with_program(works=works)

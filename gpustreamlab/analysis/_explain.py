@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -22,7 +22,8 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes, idle_in_calls
-from gpustreamlab.analysis._changes import apart
+from gpustreamlab.analysis._changes import Run, apart, in_one_stream
+from gpustreamlab.analysis._data_order import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, make_room
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
@@ -227,7 +228,7 @@ def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
         saves_ns = -min(finding.saves_ns, finding.waited_ns)  # it is loaded once: what comes again and again counts for more
     if finding.code is not Cause.EVENT_WAIT:
         return is_run, saves_ns, False, -finding.waited_ns
-    return is_run, saves_ns, bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
+    return is_run, saves_ns, finding.pieces.need[0] == NEEDED, -finding.waited_ns * WAIT_WEIGHT
 
 
 # What changing it gains
@@ -321,7 +322,7 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
         return finding
     if finding.code is Cause.GRID_FILLS_DEVICE:
         return replace(finding, bound_ns=0, fix=_sooner(trace, advice, finding))
-    if finding.code is Cause.EVENT_WAIT and not finding.pieces.is_needed.any():
+    if finding.code is Cause.EVENT_WAIT and not (finding.pieces.need == NEEDED).any():
         return replace(finding, bound_ns=0, fix=LEFT_AS_IT_IS)
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))
 
@@ -351,7 +352,7 @@ def _idle_in_calls(trace: Trace, pieces: Pieces, findings: Sequence[Finding], le
 def _texts_of_call(trace: Trace, finding: Finding) -> tuple[str, str]:
     """Say what happened in the call of a finding, and what to do."""
     words = {"piece": 0, "before": -1, "call": finding.call_row, "waited_ns": finding.waited_ns}
-    return finding_texts(finding.code, trace, finding.pieces, **words, is_proved=True, is_needed=False)
+    return finding_texts(finding.code, trace, finding.pieces, **words, is_proved=True, need=NOT_NEEDED)
 
 
 def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequence[Finding]) -> list[Finding]:
@@ -525,17 +526,33 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
 
 def _put_apart(trace: Trace, finding: Finding, groups: Sequence[BoolArray]) -> Finding:
     """Find what it gains to give the second of two things on one stream a stream of its own; the same where nobody knows."""
+    gain_ns = _gain_ns(trace, lambda run: apart(run, _places(run, groups[1] & ~groups[0])), needs_memory=True)
+    return finding if gain_ns is None else replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
+
+
+def gained_ns(trace: Trace, rows: BoolArray) -> int | None:
+    """Return what it gained that some work is on several streams: how much longer it takes on one; None where nobody knows."""
+    gain_ns = _gain_ns(trace, lambda run: in_one_stream(run, _places(run, rows)), needs_memory=False)
+    return None if gain_ns is None else -gain_ns
+
+
+def _places(run: Run, rows: BoolArray) -> list[int]:
+    return [place for place, work in enumerate(run.program.works) if rows[work.row]]
+
+
+def _gain_ns(trace: Trace, change: Callable[[Run], Run | None], *, needs_memory: bool) -> int | None:
+    """Return what a change of a short run gains, in ns; None where it cannot be scheduled anew."""
     rows = np.flatnonzero(is_work(trace))
-    run = read_run(trace, rows) if 0 < len(rows) <= MOST_WORKS and len(trace.devices) == 1 else None
-    if run is None or not run.memory.is_known:
-        return finding
-    places = [place for place, work in enumerate(run.program.works) if groups[1][work.row] and not groups[0][work.row]]
-    changed = apart(run, places)
+    if not 0 < len(rows) <= MOST_WORKS or len(trace.devices) > 1 or not trace.metadata.device.sm_count:
+        return None
+    run = read_run(trace, rows)
+    if needs_memory and not run.memory.is_known:
+        return None
     try:
-        gain_ns = 0 if changed is None else replay(run.program).wall_ns - replay(changed.program).wall_ns
+        changed, before_ns = change(run), replay(run.program).wall_ns
+        return 0 if changed is None else before_ns - replay(changed.program).wall_ns
     except Impossible:
-        return finding
-    return replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
+        return None
 
 
 def descendants(trace: Trace, member: BoolArray) -> BoolArray:
@@ -617,8 +634,8 @@ def _finding(
     longest, late = int(members[0]), found.piece[members]
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
-    are_needed = pieces.are_needed(pieces.lane[late], found.before[members])
-    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and bool(are_needed[0])
+    need = pieces.needs_of(pieces.row[late], found.before[members])
+    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and need[0] == NEEDED
     text, fix = finding_texts(
         code,
         trace,
@@ -628,7 +645,7 @@ def _finding(
         call=call,
         waited_ns=int(found.waited_ns[longest]),
         is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
-        is_needed=bool(are_needed[0]),
+        need=int(need[0]),
     )
     if code is Cause.SLOWED_DOWN:
         text += _slowed_text(trace, found.call[members], found.waited_ns[members])
@@ -652,7 +669,7 @@ def _finding(
             start_ns=pieces.start_ns[late],
             waited_ns=found.waited_ns[members],
             certainty=found.certainty[members],
-            is_needed=are_needed.astype(np.int64),
+            need=need.astype(np.int64),
         ),
         piece_count=piece_count,
         pair_count=pair_count,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gpustreamlab.analysis._data_order import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._device_causes import HARDWARE_QUEUES
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
@@ -154,7 +155,7 @@ def finding_texts(
     call: int,
     waited_ns: int,
     is_proved: bool,
-    is_needed: bool,
+    need: int,
 ) -> tuple[str, str]:
     """Write what happened, and what to do.
 
@@ -172,8 +173,8 @@ def finding_texts(
         For how long others ran meanwhile, in ns.
     is_proved
         Whether it is proved: of hardware queues, that both came through one; of a late host, that the launching call is known.
-    is_needed
-        Whether its stream is known to use data of that whose work stands in front.
+    need
+        Code of the `Need` of its wait for the work in front, -1 where it was told of none.
     """
     row = int(pieces.row[piece])
 
@@ -208,7 +209,7 @@ def finding_texts(
         "priority": str(trace.lanes[int(trace.lane[before])].priority),
         "make_fewer": "Make fewer," if is_proved else _ELSE_FEWER,
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
-        "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed),
+        "mend_wait": _mend_wait(stream(row), stream(before), need=need),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
         "ruled_out": _ruled_out(trace, [row, before]) if code is Cause.UNKNOWN else "",
         "engine": "the card has one copy engine, which both directions share"
@@ -263,16 +264,18 @@ def make_room(trace: Trace, row: int, before: int) -> str:
     )
 
 
-def _mend_wait(stream: str, other: str, *, is_needed: bool) -> str:
-    """Say what to do where a stream waited for another: what is needed is never to be left out."""
-    if is_needed:
+def _mend_wait(stream: str, other: str, *, need: int) -> str:
+    """Say what to do where a stream waited for another: what is needed, or not known, is never to be left out."""
+    if need == NEEDED:
         return (
             f"Keep this wait: {stream} uses arrays of {other}. It can only begin earlier: give it each part as soon as that is "
             "there, with an event recorded right behind it; or, where it writes over what the other reads, a second array."
         )
+    if need == NOT_NEEDED:
+        return f"Leave out lab.stream({stream}).wait({other}): no array asks for it."
     return (
-        f"First find out whether {stream} needs that result: then keep the wait, and record the event as soon as the result is "
-        f"there. Only if it surely does not, leave out lab.stream({stream}).wait({other})."
+        f"It is not known what all this work reads and writes, so keep the wait. If {stream} needs that result, record the "
+        "event as soon as the result is there."
     )
 
 

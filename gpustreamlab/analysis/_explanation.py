@@ -127,13 +127,13 @@ def told_columns(finding: Finding) -> list[str]:
         which = stream
     if finding.pair_count > 1:
         which = f"{finding.pair_count:,} pairs of streams; the longest: {which}"
-    times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
-    longer = f", took longer by {format_ns(finding.waited_ns)}" if finding.code is Cause.SLOWED_DOWN else ""
+    in_all, times = (" in all", f" ({finding.piece_count:,} times)") if finding.piece_count > 1 else ("", "")
+    longer = f", took longer by {format_ns(finding.waited_ns)}{in_all}" if finding.code is Cause.SLOWED_DOWN else ""
     saves = f"nothing{longer}"
     if finding.saves_ns:
-        saves = format_ns(finding.saves_ns)
+        saves = f"{format_ns(finding.saves_ns)}{in_all}"
     elif finding.bound_ns:
-        saves = f"at most {format_ns(finding.bound_ns)}, not promised"
+        saves = f"at most {format_ns(finding.bound_ns)}{in_all}, not promised"
     return [f"{finding.code}{likely}", which, f"{saves}{times}"]
 
 

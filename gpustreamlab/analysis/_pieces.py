@@ -19,9 +19,9 @@ from gpustreamlab.analysis._busy import (
     rows_by_group,
     union_edges,
 )
-from gpustreamlab.analysis._needs import NEEDS, DataEdges, data_edges, shared_lanes, wait_needs
+from gpustreamlab.analysis._data_order import NEEDED, wait_needs
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import BoolArray, Certainty, EdgeKind, Int64Array, MarkerKind, Need
+from gpustreamlab.typing import BoolArray, Certainty, EdgeKind, Int8Array, Int64Array, MarkerKind
 
 CLOSE_NS = 4_000
 """Work of one stream that follows within this time is one piece: a card starts the next kernel of a stream 1 to 2 us after the
@@ -133,20 +133,22 @@ class Pieces:
     """When how many streams were busy."""
 
     @cached_property
-    def data(self) -> DataEdges:
-        """What data order between streams, as far as the trace says what work read and wrote."""
-        return data_edges(self.trace)
+    def wait_need(self) -> Int8Array:
+        """Whether data need each edge of the trace, as `WaitNeeds.need` says."""
+        return wait_needs(self.trace).need
 
-    @cached_property
-    def shared(self) -> frozenset[tuple[int, int]]:
-        """Streams of which the second uses data of the first, or writes what that uses: its waits for the first are needed."""
-        return shared_lanes(self.data, self.trace)
-
-    def are_needed(self, lane: Int64Array, awaited: Int64Array) -> BoolArray:
-        """Tell which streams are known to use data of those whose work they waited for, given by rows or -1; shape (n,)."""
-        pairs = zip(self.trace.lane[awaited].tolist(), lane.tolist(), strict=True)
-        found: BoolArray = (awaited >= 0) & np.array([pair in self.shared for pair in pairs], bool)
-        return found
+    def needs_of(self, row: Int64Array, awaited: Int64Array) -> Int8Array:
+        """Return the code of the `Need` of each row's wait for other work, given by rows; -1 for none; shape (n,), int8."""
+        waits = np.flatnonzero(self.wait_need >= 0)
+        source, target = self.trace.edges.source[waits], self.trace.edges.target[waits]
+        keys = target * len(self.trace) + source
+        order = np.argsort(keys, kind="stable")
+        asked = row * len(self.trace) + awaited
+        place = np.minimum(np.searchsorted(keys[order], asked), len(keys) - 1)
+        if not len(keys):
+            return np.full(len(row), -1, np.int8)
+        is_there = (awaited >= 0) & (keys[order[place]] == asked)
+        return np.where(is_there, self.wait_need[waits[order[place]]], -1).astype(np.int8)
 
     @cached_property
     def counted(self) -> BoolArray:
@@ -201,8 +203,8 @@ class LatePieces(NamedTuple):
     """For how long others ran meanwhile, in ns."""
     certainty: Int64Array
     """Code of the `Certainty`, by its order."""
-    is_needed: Int64Array
-    """1 where its stream is known to use data of that whose work stood in front, else 0."""
+    need: Int64Array
+    """Code of the `Need` of its wait for the work in front, by `NEEDS`; -1 where it was told of none."""
 
 
 NO_PIECES = LatePieces(*[np.empty(0, np.int64)] * len(LatePieces._fields))
@@ -306,7 +308,7 @@ def pieces_on_time(trace: Trace, row: int, waited_ns: int, held: Sequence[tuple[
     order = np.argsort(-lasted_ns, kind="stable")
     calls, rows, lasted_ns, none = calls[order], rows[order], lasted_ns[order], np.full(len(rows), -1)
     start_ns, sure = trace.start_ns[rows], np.full(len(rows), tuple(Certainty).index(Certainty.PROVED))
-    return LatePieces(rows, none, calls, start_ns, start_ns, start_ns, lasted_ns, sure, np.zeros_like(rows))
+    return LatePieces(rows, none, calls, start_ns, start_ns, start_ns, lasted_ns, sure, none)
 
 
 def launch_latency_ns(delay_ns: Int64Array) -> int:
@@ -343,7 +345,7 @@ def needed_chain_ns(pieces: Pieces) -> int:
     A stream keeps the order of its own work, and waits for a stream where data need that, see `wait_needs`.
     """
     trace, edges = pieces.trace, pieces.edges
-    needed = np.flatnonzero(wait_needs(trace, pieces.data) == NEEDS.index(Need.NEEDED))
+    needed = np.flatnonzero(pieces.wait_need == NEEDED)
     if not len(needed):
         return 0
     needed = needed[np.argsort(trace.start_ns[trace.edges.target[needed]], kind="stable")]

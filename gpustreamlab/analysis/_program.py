@@ -146,9 +146,13 @@ def read_program(trace: Trace, rows: Int64Array) -> Program:
 
 
 def in_launch_order(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return some work in the order of its launches; where no launch is known in the order of its starts."""
-    ordered: Int64Array = rows[np.lexsort((trace.end_ns[rows], trace.start_ns[rows]))]
-    return ordered[np.argsort(trace.queued_ns[ordered], kind="stable")] if knows_launches(trace, rows) else ordered
+    """Return some work in the order of its launches, nodes of a graph as it was captured; else in the order of its starts."""
+    none = np.zeros(len(trace), np.int64)
+    node = np.array([*(one.node for one in trace.details), -1], np.int64)[trace.extra.get("detail", none - 1)[rows]]
+    call = trace.extra.get("correlation", none)[rows]
+    queued_ns = trace.queued_ns[rows] if knows_launches(trace, rows) else none[: len(rows)]
+    ordered: Int64Array = rows[np.lexsort((trace.end_ns[rows], trace.start_ns[rows], node, call, queued_ns))]
+    return ordered
 
 
 def knows_launches(trace: Trace, rows: Int64Array) -> bool:

@@ -17,6 +17,7 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 OWN_PREFIX = "gpustreamlab_"
 """Prefix of the kernels of this package, those of its clocks and its probe of SMs: no trace has them."""
 PROBE_NAME = f"{OWN_PREFIX}probe"  # The kernel by which `PartitionTools.verify` finds where streams run
+SPIN_NAME = "_ZN12gpustreamlab4spinExPy"  # The linker's, of the kernel of `workloads.spin`: no kernel of a user has it
 
 
 PEER_COPY = "memcpy PtoP"

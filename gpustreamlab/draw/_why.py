@@ -140,7 +140,7 @@ def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any
 
 def _piece_texts(trace: Trace, finding: Finding, place: int) -> tuple[str, str]:
     """Return what happened to one piece of a finding, and what to do, as if it were the only one."""
-    _, other, call, _, _, _, waited_ns, certainty, is_needed = (int(column[place]) for column in finding.pieces)
+    _, other, call, _, _, _, waited_ns, certainty, need = (int(column[place]) for column in finding.pieces)
     return finding_texts(
         finding.code,
         trace,
@@ -150,7 +150,7 @@ def _piece_texts(trace: Trace, finding: Finding, place: int) -> tuple[str, str]:
         call=call,
         waited_ns=waited_ns,
         is_proved=tuple(Certainty)[certainty] is Certainty.PROVED,
-        is_needed=bool(is_needed),
+        need=need,
     )
 
 

@@ -10,6 +10,7 @@ from gpustreamlab.exchange._formats import (
     read_as,
     read_ranks,
     save_trace,
+    table_with_needs,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "read_as",
     "read_ranks",
     "save_trace",
+    "table_with_needs",
 ]

@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.shell import steps
+from gpustreamlab.analysis import NEEDS, wait_needs
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
-from gpustreamlab.model import Trace, trace_to_table, write_file_whole
+from gpustreamlab.model import Trace, trace_to_table, write_file_whole, write_parquet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 AUTO = "auto"
 GZIP = b"\x1f\x8b"  # How a packed file begins
@@ -46,7 +50,7 @@ READABLE = (
 """What can be read, in words."""
 
 WRITERS: Mapping[str, str] = {
-    ".parquet": "gpustreamlab.model:write_trace",
+    ".parquet": "gpustreamlab.exchange._formats:write_parquet_file",
     ".pftrace": "gpustreamlab.exchange._pftrace_write:write_pftrace",
     ".pftrace.gz": "gpustreamlab.exchange._pftrace_write:write_pftrace",
     ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
@@ -321,9 +325,26 @@ def unpacked(file: BinaryIO, part_bytes: int = 1 << 20) -> Iterator[bytes]:
         raise EOFError("it ends early" if isinstance(error, EOFError) else str(error)) from error
 
 
+def table_with_needs(trace: Trace) -> pa.Table:
+    """Return the table of a trace, with whether data need its waits where it has any."""
+    import pyarrow as pa
+
+    table, needs = trace_to_table(trace), wait_needs(trace)
+    if not (needs.need >= 0).any():
+        return table
+    need, buffers = needs.by_row(trace)
+    words = pa.DictionaryArray.from_arrays(pa.array(need.astype("int32"), mask=need < 0), pa.array([*map(str, NEEDS)]))
+    return table.append_column("wait_need", words).append_column("wait_buffers", pa.array(buffers, mask=need < 0))
+
+
+def write_parquet_file(trace: Trace, path: str | PathLike[str]) -> None:
+    """Write a trace as one Parquet file, with whether data need its waits beside what is read back."""
+    write_file_whole(path, lambda partial: write_parquet(trace, partial, table_with_needs(trace)))
+
+
 def write_csv(trace: Trace, path: str | PathLike[str]) -> None:
     """Write what `Trace.to_pandas` returns, one row a span; tables and metadata are not in it, and it is not read back."""
     require_suffix(path, (".csv",), "CSV")
-    frame = trace_to_table(trace).to_pandas()
+    frame = table_with_needs(trace).to_pandas()
     frame.insert(2, "duration_ns", trace.duration_ns)
     write_file_whole(path, lambda partial: frame.to_csv(partial, index=False))

@@ -49,6 +49,7 @@ from gpustreamlab.model._file import (
     trace_element,
     trace_to_table,
     write_file_whole,
+    write_parquet,
     write_trace,
 )
 from gpustreamlab.model._merge import Ahead, join_metadata, merge, shifted, shifted_moment, with_devices
@@ -130,6 +131,7 @@ __all__ = [
     "with_written",
     "without_tools",
     "write_file_whole",
+    "write_parquet",
     "write_trace",
     "written_entries",
 ]

@@ -255,12 +255,12 @@ def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
     write_file_whole(path, lambda partial: write_parquet(trace, partial))
 
 
-def write_parquet(trace: Trace, file: Path | BinaryIO) -> None:
-    """Write the trace as Parquet into an open file, or where nobody looks yet."""
+def write_parquet(trace: Trace, file: Path | BinaryIO, table: pa.Table | None = None) -> None:
+    """Write the trace as Parquet into an open file, or where nobody looks yet; a table may have columns besides."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = trace_to_table(trace)
+    table = trace_to_table(trace) if table is None else table
     # Times and rows ascend: their differences take half the room.
     numbers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
     texts = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]

@@ -217,3 +217,43 @@ def clean_sum_of_three_streams(lab, which):
         return kept
 
     return work
+
+
+def feedback_by_host(lab, memory):
+    """The host makes the next input of the last result, in memory that is new each time: `memory` gives it."""
+    steps = Steps(lab, 8)
+
+    def work():
+        given = memory(steps.source[0])
+        for i in range(8):
+            with lab.on(steps.up, "up"):
+                steps.arrays[i].set(given)
+            steps.comp.wait(steps.up)
+            with lab.on(steps.comp, "mm"):
+                steps.kept.append(steps.arrays[i] @ steps.weights)
+            steps.down.wait(steps.comp)
+            with lab.on(steps.down, "dn"):
+                result = steps.kept[-1].get(out=memory(steps.sink[i]))
+            given = memory(result)
+            steps.kept += [given, result]
+
+    return work
+
+
+def pinned_copy(lab):
+    def copy(values):
+        found = lab.memory.pinned_empty(values.shape, values.dtype)
+        found[...] = values
+        return found
+
+    return copy
+
+
+@pair()
+def clean_feedback_by_host(lab, which):
+    return feedback_by_host(lab, pinned_copy(lab))
+
+
+@pair(Cause.PAGEABLE_COPY)
+def feedback_by_host_from_pageable_memory(lab, which):
+    return feedback_by_host(lab, np.array if which == "bad" else pinned_copy(lab))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Node
-from gpustreamlab.analysis import LaneClock, Piece, data_edges, shared_lanes
+from gpustreamlab.analysis import LaneClock, Piece, data_edges
 from gpustreamlab.backends.cuda._tracked import Tracker
 from gpustreamlab.draw import Drawn, hazard_entries
 from tests.helpers.node_hazard_cases import CASES, LAST_WAITS, RAW, SIZE, UAF, by_copy, by_kernel, overwrite, produce, take
@@ -153,8 +153,10 @@ def test_the_trace_has_a_sign_in_both_ranges(node):
     assert entry["head"] == "Hazard: read-after-write on first and last"
     assert [(trace.lanes[piece["late"][0]].name, piece["late"][1]) for piece in entry["pieces"]] == [*starts.items()]
     assert [[note.stream for note in told.trace.notes] for told in node] == [["first"], ["last"]]
-    names = [lane.name for lane in trace.lanes]
-    assert [(names[first], names[second]) for first, second in shared_lanes(data_edges(trace), trace)] == [("first", "last")]
+    edges, names = data_edges(trace), [trace.lanes[lane].name for lane in trace.lane]
+    assert [(names[first], names[second]) for first, second in zip(edges.before, edges.after, strict=True)] == [
+        ("first", "last")
+    ]
 
 
 def test_page_locked_memory_that_two_cards_use_is_one(node):

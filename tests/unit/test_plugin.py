@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from gpustreamlab import Session, load_trace
@@ -158,6 +159,22 @@ def test_streams_and_names_of_ranges_are_expected_to_overlap(lab, pair):
         lab.expect.overlap(*pair, at_least=0.1),
     ):
         pass
+
+
+def test_overlap_that_gains_nothing_is_not_what_was_expected(lab):
+    values = lab.xp.ones((2048, 2048), np.float32)
+    lab.synchronize()
+
+    def products():
+        for name in ("copy", "compute"):
+            for _ in range(3):
+                with lab.on(name, name):
+                    values @ values
+        lab.synchronize()
+
+    told = r"copy and compute overlapped for [0-9.]+ ms, and that gained 0 ns: .* as they share the SMs"
+    with pytest.raises(ExpectationError, match=told), lab.expect.overlap("copy", "compute", at_least=0.5):
+        products()
 
 
 def race(lab):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab.backends._activity import PROBE_NAME
+from gpustreamlab.backends._activity import PROBE_NAME, SPIN_NAME
 from gpustreamlab.backends.cuda._libcuda import import_cupy
 from gpustreamlab.backends.cuda.cupti._records import Columns
 from gpustreamlab.typing import BoolArray
@@ -31,7 +31,10 @@ __device__ __forceinline__ void be_busy(long long duration_ns, unsigned long lon
     }
 }
 
-extern "C" __global__ void spin(long long duration_ns, unsigned long long* began_ended) { be_busy(duration_ns, began_ended); }
+// That of workloads.spin: shown as spin, and known by a linker's name that no kernel of a user has.
+namespace gpustreamlab {
+__global__ void spin(long long duration_ns, unsigned long long* began_ended) { be_busy(duration_ns, began_ended); }
+}
 
 // The same for a session's clock.
 extern "C" __global__ void gpustreamlab_clock(long long duration_ns, unsigned long long* began_ended) {
@@ -51,7 +54,7 @@ extern "C" __global__ void gpustreamlab_probe(unsigned int* seen, long long dura
 @cache
 def spin_kernel(device_ordinal: int) -> Any:
     """Return ``spin(int64 duration_ns, uint64* began_ended)`` for a device; the pointer may be 0."""
-    return _module(device_ordinal).get_function("spin")
+    return _module(device_ordinal).get_function(SPIN_NAME)
 
 
 @cache
@@ -63,7 +66,7 @@ def clock_kernel(device_ordinal: int) -> Any:
 @cache
 def filling_spin_kernel(device_ordinal: int) -> tuple[Any, int]:
     """Return a ``spin`` whose blocks each need a whole SM, and the bytes of shared memory that make it so."""
-    return _filling_kernel("spin", device_ordinal)
+    return _filling_kernel(SPIN_NAME, device_ordinal)
 
 
 @cache

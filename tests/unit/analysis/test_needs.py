@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import DATA_KINDS, NEEDS, _needs, data_edges, shared_lanes, wait_needs
+from gpustreamlab.analysis import DATA_KINDS, NEEDS, _data_order, data_edges, wait_needs
 from gpustreamlab.model import Accesses, Edges, Trace
 from gpustreamlab.typing import EdgeKind, HazardKind, Need
 from tests.helpers import long_runs
@@ -45,37 +46,37 @@ def program(lanes, touched, waits=()):
 
 def found(trace):
     edges = data_edges(trace)
-    columns = (edges.before, edges.after, edges.kind, edges.buffer, edges.is_certain)
-    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+    return sorted(zip(*(column.tolist() for column in edges), strict=True))
+
+
+def opaque_of(lanes, touched):
+    """Return the work of which it is not known what all it touches."""
+    is_guess = {row[0] for row in touched if row[5] == UNKNOWN or (not row[1] and row[3] > row[2])}
+    return ({*range(len(lanes))} - {row[0] for row in touched}) | is_guess
 
 
 def walked(lanes, touched):
     """Find the same by a walk over all bytes, work by work."""
-    writer, readers, best = {}, {}, {}
+    writer, readers, best, opaque = {}, {}, {}, opaque_of(lanes, touched)
     for work in range(len(lanes)):
-        bytes_of = {}
-        for _, buffer, begin, end, is_write, certainty in (row for row in touched if row[0] == work and row[1]):
-            for byte in range(begin, end):
-                key = (is_write, buffer, byte)
-                bytes_of[key] = bytes_of.get(key, False) or certainty != UNKNOWN
+        own = {(row[4], row[1], byte) for row in touched if row[0] == work for byte in range(row[2], row[3])}
 
-        def note(other, kind, buffer, is_sure, work=work):
-            before, was_sure = other
+        def note(before, kind, buffer, work=work):
             if lanes[before] != lanes[work]:
-                key = (work, kind, buffer, lanes[before], is_sure and was_sure)
+                key = (work, kind, buffer, lanes[before])
                 best[key] = max(best.get(key, -1), before)
 
-        for (is_write, buffer, byte), is_sure in sorted(bytes_of.items()):
+        for is_write, buffer, byte in sorted(own) if work not in opaque else ():
             here = (buffer, byte)
             if here in writer:
-                note(writer[here], WAW if is_write else RAW, buffer, is_sure)
+                note(writer[here], WAW if is_write else RAW, buffer)
             if is_write:
                 for reader in readers.get(here, ()):
-                    note(reader, WAR, buffer, is_sure)
-                writer[here], readers[here] = (work, is_sure), []
+                    note(reader, WAR, buffer)
+                writer[here], readers[here] = work, set()
             else:
-                readers.setdefault(here, []).append((work, is_sure))
-    return sorted((before, work, kind, buffer, sure) for (work, kind, buffer, _, sure), before in best.items())
+                readers.setdefault(here, set()).add(work)
+    return sorted((before, work, kind, buffer) for (work, kind, buffer, _), before in best.items())
 
 
 def reach(lanes, waits):
@@ -116,7 +117,7 @@ def programs(draw):
 def test_data_edges_are_those_that_a_walk_over_every_byte_finds(made, part_rows):
     lanes, touched, _ = made
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_needs, "PART_ROWS", part_rows)
+        patch.setattr(_data_order, "PART_ROWS", part_rows)
         assert found(program(lanes, touched)) == walked(lanes, touched)
 
 
@@ -126,26 +127,26 @@ def test_without_what_is_not_needed_all_that_was_in_order_is(made, known_orders)
     lanes, touched, waits = made
     trace = program(lanes, touched, waits)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_needs, "KNOWN_ORDERS", known_orders)
-        needs = [NEEDS[code] for code in wait_needs(trace).tolist()]
+        patch.setattr(_data_order, "KNOWN_ORDERS", known_orders)
+        needs = [NEEDS[code] for code in wait_needs(trace).need.tolist()]
     if not touched:
         assert set(needs) <= {Need.NOT_KNOWN}
         return
     kept = [wait for wait, need in zip(waits, needs, strict=True) if need is not Need.NOT_NEEDED]
     needed = [wait for wait, need in zip(waits, needs, strict=True) if need is Need.NEEDED]
     whole, less, least = (reach(lanes, some) for some in (waits, kept, needed))
-    for before, after, _, _, is_certain in walked(lanes, touched):
+    for before, after, *_ in walked(lanes, touched):
         if before in whole[after]:
             assert before in less[after]
             # What goes through third streams is followed only as far as there is room.
-            assert before in least[after] or not is_certain or not known_orders
-    opaque = {*range(len(lanes))} - {row[0] for row in touched} | {row[0] for row in touched if not row[1]}
+            assert before in least[after] or not known_orders
+    opaque = opaque_of(lanes, touched)
     for after in range(len(lanes)):
         for before in whole[after]:
             if opaque & {before, after}:
                 assert before in less[after]
     # AND each that is needed stands between work that data put in order
-    sure = [(before, after) for before, after, *_, is_certain in walked(lanes, touched) if is_certain]
+    sure = [(before, after) for before, after, *_ in walked(lanes, touched)]
     for source, target in needed:
         assert any(before in whole[source] and target in whole[after] for before, after in sure)
 
@@ -154,26 +155,26 @@ def test_of_waits_that_can_stand_for_each_other_one_is_needed():
     # GIVEN a copy that a stream waits for, again and again
     lanes, touched = [0, 1, 1, 1], [(0, 1, 0, 8, 1, KNOWN), *((work, 1, 0, 8, 0, KNOWN) for work in (1, 2, 3))]
     needs = wait_needs(program(lanes, touched, [(0, 1), (0, 2), (0, 3)]))
-    assert [NEEDS[code] for code in needs.tolist()] == [Need.NEEDED, Need.NOT_NEEDED, Need.NOT_NEEDED]
+    assert [NEEDS[code] for code in needs.need.tolist()] == [Need.NEEDED, Need.NOT_NEEDED, Need.NOT_NEEDED]
 
 
 def test_an_order_through_a_third_stream_needs_both_waits():
     lanes = [0, 1, 2]
     touched = [(0, 1, 0, 8, 1, KNOWN), (1, 2, 0, 8, 1, KNOWN), (2, 1, 0, 8, 0, KNOWN)]
     needs = wait_needs(program(lanes, touched, [(0, 1), (1, 2)]))
-    assert [NEEDS[code] for code in needs.tolist()] == [Need.NEEDED, Need.NEEDED]
+    assert [NEEDS[code] for code in needs.need.tolist()] == [Need.NEEDED, Need.NEEDED]
 
 
 def test_work_of_which_nothing_is_known_makes_waits_around_it_not_known():
     lanes, touched = [0, 1, 0, 1], [(0, 1, 0, 8, 1, KNOWN), (1, 2, 0, 8, 1, KNOWN), (3, 2, 0, 8, 1, KNOWN)]
     needs = wait_needs(program(lanes, touched, [(0, 1), (2, 3)]))
-    assert [NEEDS[code] for code in needs.tolist()] == [Need.NOT_NEEDED, Need.NOT_KNOWN]
+    assert [NEEDS[code] for code in needs.need.tolist()] == [Need.NOT_NEEDED, Need.NOT_KNOWN]
 
 
 def test_other_edges_are_of_no_need_and_without_accesses_nothing_is_known():
     trace = program([0, 1], [], [(0, 1), (0, 1)])
     mixed = replace(trace, edges=Edges(source=[0, 0], target=[1, 1], kind=[0, 1]))
-    assert wait_needs(mixed).tolist() == [NEEDS.index(Need.NOT_KNOWN), -1]
+    assert wait_needs(mixed).need.tolist() == [NEEDS.index(Need.NOT_KNOWN), -1]
 
 
 def pipeline(lab):
@@ -203,12 +204,21 @@ def test_a_recorded_pipeline_needs_its_waits_and_no_other_also_from_a_spool(haza
         pipeline(lab)
         recorded = lab.trace
     for trace in (recorded, gsl.load_trace(path)):
-        needs, waits = wait_needs(trace), trace.edges.kind == 0
+        needs, waits = wait_needs(trace).need, trace.edges.kind == 0
         of_work = waits & (trace.kind[trace.edges.source] != 0)
         told = [NEEDS[code].value for code in needs[of_work][np.argsort(trace.start_ns[trace.edges.target[of_work]])].tolist()]
         assert told == ["needed"] * 6 + ["not needed"]
         edges = data_edges(trace)
         assert {DATA_KINDS[kind] for kind in edges.kind.tolist()} == {HazardKind.READ_AFTER_WRITE, HazardKind.WRITE_AFTER_READ}
-        names = [lane.name for lane in trace.lanes]
-        assert {(names[a], names[b]) for a, b in shared_lanes(edges, trace)} == {("up", "compute"), ("compute", "up")}
+        names = [trace.lanes[lane].name for lane in trace.lane]
+        pairs = {(names[a], names[b]) for a, b in zip(edges.before, edges.after, strict=True)}
+        assert pairs == {("up", "compute"), ("compute", "up")}
+        frame = trace.to_pandas()
+        told = frame[frame["kind"].isin(["kernel", "copy"]) & frame["wait_need"].notna()]
+        assert told["wait_need"].tolist() == ["needed"] * 6  # the last one waits twice: what is needed counts
+        assert (told["wait_buffers"] == told["wait_buffers"].iloc[0]).all()
+        trace.save(tmp_path / "run.parquet")
+        saved = pq.read_table(tmp_path / "run.parquet").column("wait_need").to_pylist()
+        assert saved == frame["wait_need"].astype(object).where(frame["wait_need"].notna(), None).tolist()
+        assert gsl.load_trace(tmp_path / "run.parquet").to_pandas().equals(frame)
     assert EdgeKind.SYNC in {list(EdgeKind)[code] for code in recorded.edges.kind.tolist()}

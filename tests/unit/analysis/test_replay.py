@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis._changes import Run, as_graph, in_turn, no_host_waits, without_waits
-from gpustreamlab.analysis._data_order import Memory, Touch, kept_for_opaque, needed_calls
+from gpustreamlab.analysis._data_order import Memory, kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import KERNEL, UPLOAD, Call, Card, Program, Work
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
 
@@ -39,11 +39,14 @@ def program(works, calls, waits=(), lanes=3):
 
 def touched(*touches):
     """Return memory of works, each a list of (buffer, begin, end, mode), R and W of the host; None for opaque work."""
+    rows = [(place, *one) for place, some in enumerate(touches) for one in some or ()]
+    mode = [row[-1] for row in rows]
+    columns = np.array([row[:-1] for row in rows], np.int64).reshape(-1, 4).T
     return Memory(
-        tuple(
-            None if some is None else tuple(Touch(b, lo, hi, mode in "wW", mode in "RW") for b, lo, hi, mode in some)
-            for some in touches
-        )
+        **dict(zip(("place", "buffer", "begin", "end"), columns, strict=True)),
+        is_write=np.array([one in "wW" for one in mode], bool),
+        is_host=np.array([one in "RW" for one in mode], bool),
+        is_opaque=np.array([some is None for some in touches]),
     )
 
 

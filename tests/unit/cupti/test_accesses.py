@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from gpustreamlab.backends._activity import SPIN_NAME
 from gpustreamlab.backends.cuda.cupti import _arguments
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
@@ -70,7 +71,9 @@ def test_a_kernel_that_hides_what_it_writes_teaches_nothing(made, monkeypatch):
 
 
 def test_a_spin_that_is_given_no_memory_is_known_to_touch_nothing(made, monkeypatch):
-    monkeypatch.setattr(made.reader, "_name_of", lambda function: "spin" if function == 8 else "other")
+    # GIVEN the one of workloads.spin, one of another name, and one of a user that is called spin
+    names = {8: SPIN_NAME, 7: "spin"}
+    monkeypatch.setattr(made.reader, "_name_of", lambda function: names.get(function, "other"))
     made.launch(8, 200_000, 0)
     made.launch(9, A, C)
     made.launch(8, B)

@@ -283,6 +283,6 @@ def test_what_gains_nothing_is_left_as_it_is_in_each_piece():
 
     why = why_tables(trace := planted.record(program), int(trace.start_ns.min()))
     pieces = why["findings"][1]["pieces"]
-    assert trace.explain().findings[1].head.endswith("saves nothing, 3 times")
+    assert trace.explain().findings[1].head.endswith("saves nothing (3 times)")
     assert len({piece["text"] for piece in pieces}) == len(pieces) == 3
     assert {piece["fix"] for piece in pieces} == {"Leave it as it is: scheduled anew without it the run is no shorter."}

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.analysis import first_of_each, turns_of
 from gpustreamlab.backends._activity import (
     CERTAINTY_SHIFT,
     IS_HOST,
     IS_WRITE,
     NODE_SHIFT,
+    SPIN_NAME,
     AccessBatch,
     Step,
     StepKind,
@@ -30,6 +32,7 @@ from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, CallsRead, Rol
 from gpustreamlab.backends.cuda.cupti._blocks import WRITTEN, Block, BlockChange, Table
 from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED
 from gpustreamlab.backends.cuda.cupti._records import FIELD, Records
+from gpustreamlab.backends.cuda.cupti._work import demangle
 from gpustreamlab.model import ACCESS_CERTAINTIES
 from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
 
@@ -50,8 +53,6 @@ _ADDRESS = (1 << 48) - 1
 _PLACE_BITS = 48
 _HIDING = ("nccl", "nvshmem")
 """How functions begin that find what they write by pointers in device memory."""
-_SPIN = "spin"
-"""The kernel of `workloads.spin`, which touches nothing where it is given no memory."""
 _SEGMENT = (1 << 21) - 1
 _GRAIN_BITS = 8
 _ANY = 0
@@ -71,11 +72,12 @@ class _Touch(NamedTuple):
 
 
 class _Function:
-    __slots__ = ("is_opaque", "name", "outputs")
+    __slots__ = ("is_opaque", "is_spin", "name", "outputs")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.is_opaque = name.startswith(_HIDING)
+    def __init__(self, linker_name: str) -> None:
+        self.name = short_name(demangle(linker_name))
+        self.is_spin = linker_name == SPIN_NAME  # it touches nothing where it is given no memory
+        self.is_opaque = self.name.startswith(_HIDING)
         self.outputs: set[int] = set()  # Places among its arguments that were given memory that nobody had written
 
 
@@ -138,7 +140,7 @@ class AccessReader:
         ask: Callable[[int], tuple[int, int, bool] | None],
         tell_memory: Callable[[int, int], object],
     ) -> None:
-        self._name_of = name_of
+        self._name_of = name_of  # Returns the linker's name
         self._ask = (
             ask  # Returns the first address, the size and whether it is the host's of the allocation that an address is in
         )
@@ -362,8 +364,8 @@ class AccessReader:
             block = self._find(word & _ADDRESS)
             if block is not None and not block.is_pool:
                 found.append((word >> _PLACE_BITS, word & _ADDRESS, block))
-        if not found and function.name == _SPIN and not flags & _OPAQUE:
-            return _SPIN, [], KNOWN
+        if not found and function.is_spin and not flags & _OPAQUE:
+            return function.name, [], KNOWN
         if not found or flags & _OPAQUE or function.is_opaque:
             self._opaque_count += 1  # it may have written anything
         for place, _, block in found:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.backends._activity import Step, StepKind
 from gpustreamlab.backends.cuda._libcuda import load_libcuda
 from gpustreamlab.backends.cuda.cupti._accesses import AccessReader
@@ -25,7 +24,6 @@ from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED, RecordKi
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._pools import TorchBlocks
 from gpustreamlab.backends.cuda.cupti._records import Records, concat_records, parse_buffer
-from gpustreamlab.backends.cuda.cupti._work import demangle
 from gpustreamlab.typing import BoolArray, Int64Array
 
 _log = logging.getLogger(__name__)
@@ -217,7 +215,7 @@ class Sharing:
         buffers.begin_calls(driver)
         self._accesses = [
             AccessReader(
-                name_of=lambda function: short_name(demangle(buffers.function_name(function))),
+                name_of=buffers.function_name,
                 ask=ask_driver(driver),
                 tell_memory=buffers.tell_memory,
             )
