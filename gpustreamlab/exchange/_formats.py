@@ -34,6 +34,7 @@ FORMATS: Mapping[str, str] = {
     "chrome": "gpustreamlab.exchange._chrome:read_chrome",
     "nsys": "gpustreamlab.exchange._nsys:read_nsys",
     "perfetto": "gpustreamlab.exchange._pftrace:read_pftrace",
+    "rocm": "gpustreamlab.exchange._rocm:read_rocm",
 }
 """What reads each format, imported when a file has to be read, by the names that ``format=`` takes."""
 _UNPACKING = {"kineto", "chrome", "perfetto"}  # Formats whose readers take files packed by gzip as they are
@@ -59,6 +60,7 @@ _FRAME = re.compile(rb"\n([\x80-\xff]{0,9}[\0-\x7f])")  # Tag and size of a pack
 _LOOK_BYTES = 1 << 16
 _LONGEST_FRAME = 11
 
+_ROCPD = re.compile(rb"create (?:table|view)[^(]{0,20}rocpd_", re.IGNORECASE)
 _BEGINS = {
     b"PAR1": "parquet",
     b"\xff\xff\xff\xff": "spool",
@@ -92,6 +94,8 @@ def find_format(path: str | PathLike[str]) -> str:
         return "nsys"
     head, name = _read_head(path), Path(path).name.lower()
     found = next((known for begin, known in _BEGINS.items() if head.startswith(begin)), None) or _find_text_format(head)
+    if found == "nsys" and _ROCPD.search(head):
+        return "rocm"
     if found is not None:
         return found
     looks = _looks_like(head)
