@@ -146,7 +146,7 @@ class _Maker:
         slices, shapes = self._slices, [*self._told.shapes]
         names: dict[str, int] = {}
         plain = [names.setdefault(cut_text(shape.name), len(names)) for shape in shapes]
-        works = [_work_of(shape) for shape in shapes]
+        works = [work_of(shape) for shape in shapes]
         short = [names.setdefault(cut_text(short_name(shape.name)), len(names)) for shape in shapes]
         details = {detail: code for code, detail in enumerate(dict.fromkeys(detail for _, detail, _ in works))}
         rows = [(SPAN_KINDS.index(kind), details[detail], size) for kind, detail, size in works]
@@ -232,7 +232,7 @@ class _Maker:
         return facts
 
 
-def _work_of(shape: Shape) -> tuple[SpanKind, WorkDetail, int]:
+def work_of(shape: Shape) -> tuple[SpanKind, WorkDetail, int]:
     """Return what work on a stream is, how it was launched, and its bytes."""
     numbers = {key: int(value) for text in (shape.kernel, shape.copy, shape.fill) for key, value in _NUMBER.findall(text)}
     name = shape.name.lower()

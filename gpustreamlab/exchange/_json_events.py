@@ -56,6 +56,7 @@ _OF_KINETO = re.compile(
     rb'cpu_instant_event|ac2g|async_cpu_to_gpu)"',
     re.IGNORECASE,
 )
+_OF_MEMORY = re.compile(rb"\s*\[\s*\[\s*-?\d")  # Times, and then sizes
 # Files in which some categories are as in Kineto's: those of ONNX Runtime, Ascend's profiler and Intel's unitrace.
 _OF_OTHERS = re.compile(
     rb'^\s*\[\s*\{\s*"cat"\s*:\s*"(?:Session|Node|Kernel|Api)"\s*,\s*"pid"|'
@@ -72,6 +73,8 @@ def guess_writer(head: bytes) -> str:
     """Return the format of JSON by its beginning, unpacked; a megabyte is enough."""
     if b'"rocprofiler-sdk-tool"' in head[:256]:
         return "rocm"
+    if _OF_MEMORY.match(head):
+        return "memory"
     if _OF_OTHERS.search(head):
         return "chrome"
     return "kineto" if _OF_KINETO.search(head) and not OURS.match(head) else "chrome"

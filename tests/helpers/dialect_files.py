@@ -173,3 +173,91 @@ def rocprofv3_json():
         },
     }
     return json.dumps({"rocprofiler-sdk-tool": [tool]}).encode()
+
+
+NSYS_CSV = """
+Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),Strm,Device,Name
+900,100,5,64,2,1,128,1,1,40,0.002,0.000,,7,NVIDIA H100 (1),"void gemm<float, 2>(Params)"
+100,300,4,,,,,,,,,,0.004,13,NVIDIA H100 (1),[CUDA memcpy Host-to-Device]
+"""
+ROCM_CSV = (
+    '"Kind","Agent_Id","Queue_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size",'
+    '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"\n'
+    '"KERNEL_DISPATCH","Agent 1",2,"saxpy(float*)",9,3000,5000,1024,256,1,1,1000,1,1\n'
+)
+MEMORY = [[10, 20], [[0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 9, 8, 7, 6, 5, 4, 3, 2]]]
+
+
+def _varint(number):
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes(found) + bytes([number])
+
+
+def _message(*fields):
+    """Return a message of protobuf: numbers of fields, and whole numbers, texts or messages."""
+    found = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            found += _varint(number << 3) + _varint(value)
+        else:
+            raw = value.encode() if isinstance(value, str) else value
+            found += _varint(number << 3 | 2) + _varint(len(raw)) + raw
+    return found
+
+
+def xplane():
+    """Return an XPlane file: a kernel and a copy on two streams of card 1, their calls, and a line that sums up."""
+    names = {1: "gemm", 2: "MemcpyH2D", 3: "cuLaunchKernel", 4: "fusion"}
+    stats = {1: "correlation_id", 2: "kernel_details", 3: "memcpy_details", 4: "core_count"}
+    named = [(4, _message((1, key), (2, _message((1, key), (2, name))))) for key, name in names.items()]
+    named += [(5, _message((1, key), (2, _message((1, key), (2, name))))) for key, name in stats.items()]
+
+    def event(name, offset_ps, lasts_ps, *told):
+        return 4, _message((1, name), (2, offset_ps), (3, lasts_ps), *((4, _message(*stat)) for stat in told))
+
+    kernel = event(1, 2_000_000, 500_500, ((1, 1), (3, 7)), ((1, 2), (5, "regs:32 static_shared:64 grid:8,2,1 block:128,1,1")))
+    copied = event(2, 1_000_000, 300_000, ((1, 1), (3, 8)), ((1, 3), (5, "size:4096")))
+    lines = [(3, _message((1, 17), (2, "Stream #17(Kernel)"), (3, 1000), kernel))]
+    lines += [(3, _message((1, 18), (2, "Stream #18(MemcpyH2D)"), (3, 1000), copied))]
+    lines += [(3, _message((1, 2), (2, "XLA Ops"), (3, 1000), event(4, 0, 9_000_000)))]
+    card = _message((2, "/device:GPU:1"), *lines, *named, (6, _message((1, 4), (3, 132))))
+    call = event(3, 500_000, 100_000, ((1, 1), (3, 7)))
+    host = _message((2, "/host:CPU"), (3, _message((1, 5), (2, "python"), (3, 1000), call)), *named)
+    return _message((1, card), (1, host))
+
+
+def perfetto_of_amd():
+    """Return a Perfetto trace of rocprofv3: a call, a copy and two kernels of agent 4, the first launched by the call."""
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
+
+    trace = messages.Trace()
+    queues = ("COMPUTE AGENT [4] QUEUE [0] (GPU)", "COMPUTE AGENT [4] QUEUE [1] (GPU)", "COPY to AGENT [4] THREAD [0] (GPU)")
+    for uuid, name in enumerate((*queues, "THREAD 0 (77)"), 1):
+        described = trace.packet.add().track_descriptor
+        described.uuid, described.name = uuid, name
+    spans = [(4, "hip_api", "hipLaunchKernel", 100, 400), (3, "memory_copy", "MEMORY_COPY_HOST_TO_DEVICE", 500, 900)]
+    spans += [(1, "kernel_dispatch", "saxpy", 1000, 5000), (2, "kernel_dispatch", "sgemm", 2000, 7000)]
+    for uuid, category, name, start_ns, end_ns in spans:
+        for time_ns, type_ in ((start_ns, 1), (end_ns, 2)):
+            packet = trace.packet.add(timestamp=time_ns, trusted_packet_sequence_id=1)
+            packet.track_event.track_uuid, packet.track_event.type = uuid, type_
+            if type_ == 1:
+                packet.track_event.name = name
+                packet.track_event.categories.append(category)
+                if name in {"hipLaunchKernel", "saxpy"}:
+                    packet.track_event.flow_ids.append(9)
+    return trace.SerializeToString()
+
+
+def xpu():
+    """Return a profile of PyTorch on an Intel card: two kernels of two queues and their calls."""
+    events = []
+    for number, (start, queue) in enumerate(((1000, 1), (1500.5, 2)), 1):
+        call = slice_of(10, 10, "urEnqueueKernelLaunch", 900 + number, 5, cat="xpu_runtime", args={"correlation": number})
+        args = {"device": 0, "queue": queue, "correlation": number}
+        events += [call, slice_of(0, queue, "gemm_kernel", start, 400, cat="kernel", args=args)]
+    card = {"id": 0, "name": "Intel(R) Data Center GPU Max 1550"}
+    return json.dumps({"schemaVersion": 1, "deviceProperties": [card], "traceEvents": events}).encode()

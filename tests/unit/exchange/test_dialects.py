@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 import os
 import random
 import re
 import sqlite3
+import tarfile
+import zipfile
 
+import pyarrow as pa
 import pytest
 
 import gpustreamlab as gsl
@@ -18,12 +24,12 @@ from tests.helpers import dialect_files as files
 CHANGED = int(os.environ.get("GPUSTREAMLAB_FUZZ", "60"))  # Of each format; 2,000 by hand
 
 
-def saved(content):
+def saved(content, name="made"):
     """Return what writes such bytes into a folder."""
 
     def write(folder):
-        (folder / "made").write_bytes(content)
-        return folder / "made"
+        (folder / name).write_bytes(content)
+        return folder / name
 
     return write
 
@@ -37,6 +43,12 @@ MADE = {
     "rocpd": lambda folder: files.rocpd(folder / "made"),
     "rpd": lambda folder: files.rpd(folder / "made"),
     "rocprofv3 json": saved(files.rocprofv3_json()),
+    "rocprofv3 pftrace": saved(files.perfetto_of_amd()),
+    "xpu": saved(files.xpu()),
+    "xplane": saved(files.xplane(), "made.xplane.pb"),
+    "nsys csv": saved(files.NSYS_CSV.encode()),
+    "rocm csv": saved(files.ROCM_CSV.encode()),
+    "memory": saved(json.dumps(files.MEMORY).encode()),
 }
 
 
@@ -136,6 +148,112 @@ def test_json_of_rocprofv3_is_read(tmp_path):
     assert trace.metadata.device.sm_count == 304
 
 
+def test_kernels_of_amd_in_a_perfetto_trace_lie_on_lanes_of_the_card(tmp_path):
+    trace = gsl.load_trace(MADE["rocprofv3 pftrace"](tmp_path))
+    assert [row[1:] for row in told(trace)] == [
+        ("hipLaunchKernel", "host", 100, 400),
+        ("MEMORY_COPY_HOST_TO_DEVICE", "copy", 500, 900),
+        ("saxpy", "kernel", 1000, 5000),
+        ("sgemm", "kernel", 2000, 7000),
+    ]
+    assert [(lane.kind, lane.device) for lane in trace.lanes] == [("stream", 0)] * 3 + [("host", 0)]
+    assert len(trace.edges.select("launch")) == 1
+
+
+def test_calls_of_an_intel_card_are_joined_to_their_work(tmp_path):
+    trace = gsl.load_trace(MADE["xpu"](tmp_path))
+    assert find_format(tmp_path / "made") == "kineto"
+    assert [row[:2] for row in device_work(trace)] == [("stream 1", "gemm_kernel"), ("stream 2", "gemm_kernel")]
+    assert len(trace.edges.select("launch")) == 2
+    assert trace.metadata.device.name.startswith("Intel")
+
+
+def test_an_xplane_file_has_streams_grids_calls_and_the_card(tmp_path):
+    trace = gsl.load_trace(MADE["xplane"](tmp_path))
+    assert told(trace) == [
+        ("host: python", "cuLaunchKernel", "host", 1500, 1600),
+        ("stream 18", "MemcpyH2D", "copy", 2000, 2300),
+        ("stream 17", "gemm", "kernel", 3000, 3500),
+    ]
+    assert [detail.grid for detail in trace.details if detail.full_name == "gemm"] == [(8, 2, 1)]
+    assert (trace.metadata.device.ordinal, trace.metadata.device.sm_count) == (1, 132)
+    assert len(trace.edges.select("launch")) == 1
+    assert "1 that sum up what devices did" in trace.metadata.imported
+
+
+def test_tables_of_csv_are_read_with_rows_in_any_order(tmp_path):
+    trace = gsl.load_trace(MADE["nsys csv"](tmp_path))
+    assert told(trace) == [("stream 13", "memcpy HtoD", "copy", 100, 400), ("stream 7", "gemm<float, 2>", "kernel", 900, 1000)]
+    assert trace.lanes[0].device == 1
+    assert {detail.grid for detail in trace.details} == {(64, 2, 1), (0, 0, 0)}
+    assert trace.extra["size_bytes"].tolist() == [4000, 0]
+    rocm = gsl.load_trace(MADE["rocm csv"](tmp_path))
+    assert told(rocm) == [("queue 2", "saxpy", "kernel", 3000, 5000)]
+    assert rocm.details[0].grid == (4, 1, 1)
+
+
+def test_a_memory_timeline_becomes_counters(tmp_path):
+    counters = gsl.load_trace(MADE["memory"](tmp_path)).counters
+    assert len(counters) == 16
+    named = [counters.names[code] for code in counters.name.tolist()]
+    values = dict(zip(zip(named, counters.time_ns.tolist(), strict=True), counters.value.tolist(), strict=True))
+    assert values["parameters_bytes", 10_000] == 1
+    assert values["gradients_bytes", 20_000] == 4
+
+
+def zipped(folder, more=()):
+    with zipfile.ZipFile(folder / "run.zip", "w") as packed:
+        packed.writestr("run/trace.json", files.onnx())
+        for name in more:
+            packed.writestr(name, b"x")
+    return folder / "run.zip"
+
+
+def tarred(folder, way="w:gz"):
+    with tarfile.open(folder / "run.tar.gz", way) as packed:
+        member = tarfile.TarInfo("run/trace.json")
+        member.size = len(files.onnx())
+        packed.addfile(member, io.BytesIO(files.onnx()))
+    return folder / "run.tar.gz"
+
+
+def in_zstd(folder):
+    with pa.CompressedOutputStream(folder / "run.json.zst", "zstd") as file:
+        file.write(files.onnx())
+    return folder / "run.json.zst"
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred, lambda folder: tarred(folder, "w"), in_zstd])
+def test_an_archive_with_one_trace_opens_as_it_is(pack, tmp_path):
+    assert len(device_work(gsl.load_trace(pack(tmp_path)))) == 3
+
+
+def test_an_archive_that_is_damaged_or_has_more_than_one_trace_says_so(tmp_path):
+    with pytest.raises(TraceFileError, match=r"archive of 2 files that may be traces \('run/trace.json', 'b.json'\)"):
+        gsl.load_trace(zipped(tmp_path, ["b.json", "__MACOSX/c.json", "readme"]))
+    for path in (zipped(tmp_path), tarred(tmp_path), in_zstd(tmp_path)):
+        path.write_bytes(path.read_bytes()[:-60])
+        with pytest.raises(TraceFileError, match=f"{path.name}.*cannot be unpacked|{path.name}.*damaged"):
+            gsl.load_trace(path)
+
+
+FOREIGN = {
+    "ExecutionTrace": b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}',
+    "speedscope": b'{"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}',
+    "proton": b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
+    "trtexec": b'[\n { "count" : 10 }\n, { "name" : "conv1", "timeMs" : 3 }]',
+    "Nsight Compute": b"NVR\0" + bytes(50),
+    "Git LFS": gzip.compress(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_not_read_is_named_with_what_to_record(name, tmp_path):
+    (tmp_path / "run").write_bytes(FOREIGN[name])
+    with pytest.raises(TraceFileError, match=f"looks like .*{name}.*(?:Record|Export|git lfs pull)"):
+        gsl.load_trace(tmp_path / "run")
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_a_damaged_file_gives_a_trace_or_an_error_of_ours(name, tmp_path):
     content, dice = MADE[name](tmp_path).read_bytes(), random.Random(47)
@@ -148,9 +266,10 @@ def test_a_damaged_file_gives_a_trace_or_an_error_of_ours(name, tmp_path):
             )
         if dice.random() < 0.2:
             del changed[dice.randrange(1, len(changed)) :]
-        (tmp_path / "changed").write_bytes(changed)
+        path = tmp_path / ("changed.xplane.pb" if name == "xplane" else "changed")
+        path.write_bytes(changed)
         try:
-            trace = gsl.load_trace(tmp_path / "changed")
+            trace = gsl.load_trace(path)
         except GPUStreamLabError:
             continue
         assert len(trace.kind) == len(trace)
