@@ -33,7 +33,7 @@ def flow(pid, tid, phase, number, at_us):
 
 
 ASCEND = [
-    named(1, "CANN"),
+    named(1, "AscendCL"),
     named(2, "Ascend Hardware"),
     named(2, "Stream 46", 46),
     named(2, "Step Trace(Model ID:1)", 70001),
@@ -59,9 +59,9 @@ UNITRACE = [
 ROCPROF = [
     named(2, "CPU HIP API"),
     named(8, "GPU1"),
-    slice_of(2, 77, "hipLaunchKernel", "100", "5", args={"BeginNs": "100000"}),
-    slice_of(8, 0, "saxpy(float*)", "120", "50", args={"BeginNs": "120000", "queue-id": "0"}),
-    slice_of(8, 1, "sgemm", "130", "60", args={"BeginNs": "130000", "queue-id": "1"}),
+    slice_of(2, 77, "hipLaunchKernel", "100", "5"),
+    slice_of(8, 0, "saxpy(float*)", "120", "50", args={"queue-id": "0"}),
+    slice_of(8, 1, "sgemm", "130", "60", args={"queue-id": "1"}),
 ]
 TENSORFLOW = [
     named(1, "/job:localhost/replica:0/task:0/device:GPU:0/stream:13 Compute"),
