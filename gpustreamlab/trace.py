@@ -318,7 +318,7 @@ def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format
         The file, or the files of several ranks of one job of PyTorch, which become one trace.
     format
         ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"html"``, ``"kineto"``,
-        ``"chrome"``, ``"nsys"`` or ``"perfetto"``.
+        ``"chrome"``, ``"nsys"``, ``"perfetto"``, ``"rocm"``, ``"csv"``, ``"xplane"`` or ``"memory"``.
 
     Raises
     ------

@@ -22,6 +22,7 @@ import numpy as np
 
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._chrome_dialects import XLA, adapted, find_dialect, stream_of
 from gpustreamlab.exchange._frame import (
     ANNOTATION,
     HOST,
@@ -49,8 +50,6 @@ _NO_NUMBERS = "values of counters that are no numbers"
 _SENSELESS = "refused, as their times make no sense"
 _SLICE_COLUMNS = ("start_ns", "end_ns", "track", "shape", "correlation", "kind")
 _OF_XLA = (b"correlation_id", b"_details")  # What stands in arguments that are read
-_GPU = re.compile(r"/device:GPU:(\d{1,7})\b")
-_STREAM = re.compile(r"Stream #(\d{1,18})\b")
 
 
 def read_chrome(path: str | PathLike[str]) -> Trace:
@@ -108,7 +107,7 @@ class _Maker:
         told_ns = viztracer.get("baseTimeNanoseconds") if isinstance(viztracer, dict) else 0
         return Frame(
             backend=CHROME_BACKEND,
-            source="another tool, as Chrome's JSON",
+            source=tracks.dialect.source,
             path=self._file.path,
             lanes=lanes,
             threads=threads,
@@ -134,6 +133,8 @@ class _Maker:
         slices, tracks = self._slices, self._told.tracks
         is_gpu: BoolArray = np.array([*(track in tracks.streams for track in tracks.known), False], bool)[slices["track"]]
         is_gpu &= slices["kind"] != MARKER
+        if waits := tracks.dialect.waits:  # of a stream, and no work
+            is_gpu &= ~np.array([bool(waits.match(shape.name)) for shape in self._told.shapes] or [False])[slices["shape"]]
         is_memory = is_gpu & np.array([shape.is_memory for shape in self._told.shapes] or [False], bool)[slices["shape"]]
         self._told.left_out["spans of allocated memory on streams"] += int(is_memory.sum())
         self._slices = {name: values[~is_memory] for name, values in slices.items()}
@@ -145,7 +146,7 @@ class _Maker:
         slices, shapes = self._slices, [*self._told.shapes]
         names: dict[str, int] = {}
         plain = [names.setdefault(cut_text(shape.name), len(names)) for shape in shapes]
-        works = [_work_of(shape) for shape in shapes]
+        works = [work_of(shape) for shape in shapes]
         short = [names.setdefault(cut_text(short_name(shape.name)), len(names)) for shape in shapes]
         details = {detail: code for code, detail in enumerate(dict.fromkeys(detail for _, detail, _ in works))}
         rows = [(SPAN_KINDS.index(kind), details[detail], size) for kind, detail, size in works]
@@ -218,17 +219,20 @@ class _Maker:
         if not len(call):
             return [
                 "No thread of the file is a stream of a GPU as JAX and XLA name them (process '/device:GPU:0', thread "
-                "'Stream #7(Kernel)'): all are shown as threads of the host."
+                "'Stream #7(Kernel)'), or another known tool: all are shown as threads of the host."
             ]
         facts = ["The file has no properties of GPUs: when kernels fill their SMs is not known.", *launch_note(call)]
-        if not any(shape.kernel for shape in self._told.shapes):
+        dialect = self._told.tracks.dialect
+        if dialect is not XLA:
+            facts += [dialect.hint] if dialect.hint else []
+        elif not any(shape.kernel for shape in self._told.shapes):
             facts.append("The file does not tell grids and blocks of kernels; JAX's .xplane.pb beside it does.")
         if len(self._told.tracks.streams) > 1:
             facts.append("Whether streams waited for events is not told.")
         return facts
 
 
-def _work_of(shape: Shape) -> tuple[SpanKind, WorkDetail, int]:
+def work_of(shape: Shape) -> tuple[SpanKind, WorkDetail, int]:
     """Return what work on a stream is, how it was launched, and its bytes."""
     numbers = {key: int(value) for text in (shape.kernel, shape.copy, shape.fill) for key, value in _NUMBER.findall(text)}
     name = shape.name.lower()
@@ -370,13 +374,20 @@ class Tracks:
 
     def close(self) -> None:
         """Tell what each track is, as all names are known."""
-        self._gpus = {key[0]: found for key, name in self._names.items() if key[1] is None and (found := _GPU.search(name))}
+        named = {key[0]: (name, find_dialect(name)) for key, name in self._names.items() if key[1] is None}
+        self._gpus = {process: (name, found) for process, (name, found) in named.items() if found is not None}
+        self.dialect = next((found for _, found in self._gpus.values()), XLA)
+        if self.dialect.beside:
+            beside = {process: one for process, one in named.items() if self.dialect.beside.search(one[0])}
+            self._gpus |= {process: (name, self.dialect) for process, (name, _) in beside.items()}
         self.streams: dict[Track, tuple[int, int]] = {}
-        """Device and number of each track that is a stream, where the names are those that XLA gives."""
+        """Device and number of each track that is a stream, where the names are those that a known tool gives."""
         for track in self.known:
-            found = _STREAM.match(self._names.get(track[:2], ""))
-            if found and track.process in self._gpus and not track.is_async:
-                self.streams[track] = int(self._gpus[track.process][1]), int(found[1])
+            if track.process in self._gpus and not track.is_async:
+                name, dialect = self._gpus[track.process]
+                found = stream_of(dialect, name, self._names.get(track[:2], ""), track.thread)
+                if found is not None:
+                    self.streams[track] = found
 
     def is_summary(self, track: Track) -> bool:
         """Tell whether a track sums up what a device did, as XLA's lines "XLA Ops" and "Steps" do."""
@@ -422,7 +433,8 @@ class Tracks:
         for track in tracks:
             if track in self.streams:
                 device, number = self.streams[track]
-                names.append(f"GPU {device} stream {number}" if has_more else f"stream {number}")
+                name = self._names.get(track[:2], "") if self.dialect.keeps_names else ""
+                names.append(f"GPU {device} " * has_more + (name or f"stream {number}"))
                 continue
             known = self._names.get(track[:2]) or f"thread {track.thread}"
             name = f"async {track.thread}" if track.is_async else known
@@ -463,7 +475,7 @@ class Events:
 
     def take(self, events: list[Event]) -> None:
         """Take the next events."""
-        for event in events:
+        for event in adapted(events):
             if event.ph == "M":
                 self.tracks.take_name(event)
                 continue

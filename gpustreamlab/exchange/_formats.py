@@ -19,6 +19,7 @@ from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis import NEEDS, wait_needs
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
+from gpustreamlab.exchange._archives import is_archive, opened
 from gpustreamlab.model import Trace, trace_to_table, write_file_whole, write_parquet
 
 if TYPE_CHECKING:
@@ -38,14 +39,20 @@ FORMATS: Mapping[str, str] = {
     "chrome": "gpustreamlab.exchange._chrome:read_chrome",
     "nsys": "gpustreamlab.exchange._nsys:read_nsys",
     "perfetto": "gpustreamlab.exchange._pftrace:read_pftrace",
+    "rocm": "gpustreamlab.exchange._rocm:read_rocm",
+    "csv": "gpustreamlab.exchange._csv_tables:read_tables",
+    "xplane": "gpustreamlab.exchange._xplane:read_xplane",
+    "memory": "gpustreamlab.exchange._memory_timeline:read_memory",
 }
 """What reads each format, imported when a file has to be read, by the names that ``format=`` takes."""
-_UNPACKING = {"kineto", "chrome", "perfetto"}  # Formats whose readers take files packed by gzip as they are
+_UNPACKING = {"kineto", "chrome", "perfetto", "xplane", "memory"}  # Formats whose readers take files packed by gzip as they are
 
 READABLE = (
     "gsl.load_trace() reads Parquet files of trace.save(), spools of Session(spool=...), pages of "
     "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite and "
-    "Parquet exports and reports of Nsight Systems, and Perfetto's .pftrace. Each but a report may be packed by gzip."
+    "Parquet exports and reports of Nsight Systems, Perfetto's .pftrace, rocpd databases, JSON and CSV of rocprofv3, "
+    ".xplane.pb of XLA, profiles of ONNX Runtime, Intel's unitrace, Ascend and TensorFlow, and memory timelines of PyTorch. "
+    "Each but a report may be packed by gzip, zstd, ZIP or tar."
 )
 """What can be read, in words."""
 
@@ -63,20 +70,20 @@ _FRAME = re.compile(rb"\n([\x80-\xff]{0,9}[\0-\x7f])")  # Tag and size of a pack
 _LOOK_BYTES = 1 << 16
 _LONGEST_FRAME = 11
 
+_ROCPD = re.compile(rb"create (?:table|view)[^(]{0,20}rocpd_", re.IGNORECASE)
 _BEGINS = {
     b"PAR1": "parquet",
     b"\xff\xff\xff\xff": "spool",
     b"SQLite format 3\0": "nsys",
 }
-_XPLANE_SUFFIX = ".xplane.pb"
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 _TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"
 _FOREIGN = {
     GZIP: "packed by gzip twice. Unpack it once: gunzip",
     b"ARROW1": "an Arrow file. pyarrow reads it, and Trace.from_columns() makes a trace of columns",
-    b"PK\x03\x04": "a ZIP archive. Unpack it: unzip",
-    b"\x28\xb5\x2f\xfd": "packed by zstd. Unpack it: zstd -d",
+    b"PK\x03\x04": "a ZIP archive. Read it alone, or unpack it: unzip",
+    b"\x28\xb5\x2f\xfd": "packed by zstd. Read it alone, or unpack it: zstd -d",
     b"\xfd7zXZ\0": "packed by xz. Unpack it: xz -d",
     b"BZh": "packed by bzip2. Unpack it: bunzip2",
     b"\x80": "a pickle, which is not opened, as it may run code. Save the trace with trace.save('run.parquet')",
@@ -84,10 +91,25 @@ _FOREIGN = {
     b"\x89PNG": "a picture. Pictures hold no data",
     b"<svg": "a picture. Pictures hold no data",
     b"<?xml": "a picture or other XML, which holds no trace",
+    b"NVR\0": "a report of Nsight Compute (.ncu-rep): it measures one kernel after the other and has no time axis. Record with "
+    "Nsight Systems: nsys profile --trace=cuda,nvtx",
     b"start_ns,": _TABLE,
     b'"start_ns",': _TABLE,
 }
 """What is known and not read, and what to do."""
+_PROFILE = "Export the profile beside it: prof.export_chrome_trace('run.json.gz')"
+_FOREIGN_JSON = {
+    rb'"schema"\s*:\s*"[\d.]+-chakra': f"an ExecutionTrace of PyTorch (Chakra), which has no times of devices. {_PROFILE}",
+    rb'"\$schema"\s*:\s*"https?://(?:www\.)?speedscope': "a profile of speedscope, which has stacks of the host and no "
+    "devices. Record with PyTorch's profiler or Nsight Systems",
+    rb'^\s*\[\s*\{\s*"(?:children|frame)"\s*:\s*[\[{]': "a tree of Triton's proton (hatchet), which has sums and no "
+    'time axis. Record with proton.start("run", data="trace"), which writes .chrome_trace',
+    rb'^\s*\[\s*\{\s*"count"\s*:\s*\d+\s*\}': "a profile of trtexec (--exportProfile), which has times of layers and no "
+    "time axis. Record with: nsys profile --trace=cuda,nvtx trtexec ...",
+    rb'^\s*\[\s*\{\s*"startComputeMs"': "times of trtexec (--exportTimes), which has no kernels. Record with: nsys profile "
+    "--trace=cuda,nvtx trtexec ...",
+}
+"""Likewise JSON, by what is in its beginning."""
 
 
 def find_format(path: str | PathLike[str]) -> str:
@@ -96,14 +118,18 @@ def find_format(path: str | PathLike[str]) -> str:
         return "nsys"
     head, name = _read_head(path), Path(path).name.lower()
     found = next((known for begin, known in _BEGINS.items() if head.startswith(begin)), None) or _find_text_format(head)
+    if found == "nsys" and _ROCPD.search(head):
+        return "rocm"
     if found is not None:
         return found
     looks = _looks_like(head)
-    if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
-        looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
-    elif is_pftrace(head):
+    if ".xplane.pb" in name:  # begins as Perfetto's files do
+        return "xplane"
+    if _load("gpustreamlab.exchange._csv_tables:is_table")(head):
+        return "csv"
+    if is_pftrace(head):
         return "perfetto"
-    elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
+    if name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
     raise TraceFileError(f"{str(path)!r} is no trace: it looks like {looks}. {READABLE}")
 
@@ -120,7 +146,10 @@ def check_format(name: object) -> None:
 
 
 def read_as(name: str, path: Path, readers: Mapping[str, Callable[[Path], Trace]]) -> Trace:
-    """Read a file as one format."""
+    """Read a file as one format; of an archive the trace that is in it."""
+    if _is_archive(path):
+        with opened(path) as inner:
+            return read_as(name, inner, readers)
     if name == AUTO:
         name = find_format(path)
     elif not is_nsys_folder(path):
@@ -220,7 +249,7 @@ def _require_file(path: str | PathLike[str], shown: str) -> None:
 
 def _find_text_format(head: bytes) -> str | None:
     text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
-    if text[:1] in {b"{", b"["}:
+    if text[:1] in {b"{", b"["} and not any(re.search(told, text[:65_536]) for told in _FOREIGN_JSON):
         found: str = _load("gpustreamlab.exchange._json_events:guess_writer")(head)
         return found
     return "html" if text[:14].lower().startswith((b"<!doctype html", b"<html")) else None
@@ -230,6 +259,9 @@ def _looks_like(head: bytes) -> str:
     text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     for begin, words in _FOREIGN.items():
         if head.startswith(begin) or text.startswith(begin):
+            return words
+    for told, words in _FOREIGN_JSON.items():
+        if re.search(told, head[:65_536]):
             return words
     if not head.strip(b"\0"):
         return "nothing but zeros, as after a copy that was cut off"
@@ -262,6 +294,14 @@ def frames(content: bytes) -> Iterator[tuple[int, int]]:
 
 def varint_size(varint: bytes) -> int:
     return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(varint))
+
+
+def _is_archive(path: Path) -> bool:
+    if is_nsys_folder(path):
+        return False
+    unpacked_head = _read_head(path)
+    with path.open("rb") as file:
+        return is_archive(file.read(4), unpacked_head)
 
 
 def _is_packed(path: str | PathLike[str]) -> bool:

@@ -56,6 +56,12 @@ _OF_KINETO = re.compile(
     rb'cpu_instant_event|ac2g|async_cpu_to_gpu)"',
     re.IGNORECASE,
 )
+_OF_MEMORY = re.compile(rb"\s*\[\s*\[\s*-?\d")  # Times, and then sizes
+# Files in which some categories are as in Kineto's: those of ONNX Runtime, Ascend's profiler and Intel's unitrace.
+_OF_OTHERS = re.compile(
+    rb'^\s*\[\s*\{\s*"cat"\s*:\s*"(?:Session|Node|Kernel|Api)"\s*,\s*"pid"|'
+    rb'"name"\s*:\s*"(?:Ascend Hardware"|(?:RANK \d+ )?(?:HOST|DEVICE)<)'
+)
 # How a file of `write_chrome` begins; behind it is the trace as a Parquet file, in letters of base64.
 OURS = re.compile(rb'\s*\{\s*"gpustreamlab"\s*:\s*"')
 
@@ -65,6 +71,12 @@ _Facts = TypeVar("_Facts", bound=msgspec.Struct)
 
 def guess_writer(head: bytes) -> str:
     """Return the format of JSON by its beginning, unpacked; a megabyte is enough."""
+    if b'"rocprofiler-sdk-tool"' in head[:256]:
+        return "rocm"
+    if _OF_MEMORY.match(head):
+        return "memory"
+    if _OF_OTHERS.search(head):
+        return "chrome"
     return "kineto" if _OF_KINETO.search(head) and not OURS.match(head) else "chrome"
 
 

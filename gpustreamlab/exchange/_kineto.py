@@ -66,7 +66,7 @@ CATEGORIES: Mapping[str, tuple[str, SpanKind]] = {
     **dict.fromkeys(("kernel",), (WORK, SpanKind.KERNEL)),
     **dict.fromkeys(("gpu_memcpy", "memcpy"), (WORK, SpanKind.COPY)),
     **dict.fromkeys(("gpu_memset", "memset"), (WORK, SpanKind.FILL)),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "runtime"), (CALL, SpanKind.HOST)),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "runtime", "xpu_runtime", "xpu_driver"), (CALL, SpanKind.HOST)),
     **dict.fromkeys(("user_annotation", "cpu_op", "operator"), (RANGE, SpanKind.ANNOTATION)),
     "cuda_sync": (WAIT, SpanKind.HOST),
     **dict.fromkeys(("gpu_user_annotation", "trace"), (SAID, SpanKind.ANNOTATION)),

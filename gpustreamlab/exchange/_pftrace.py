@@ -5,6 +5,7 @@ Packets are told one after the other: strings are interned, tracks described and
 
 from __future__ import annotations
 
+import re
 import zlib
 from array import array
 from collections import Counter
@@ -21,7 +22,7 @@ from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line
 from gpustreamlab.errors import MissingExtraError, TraceFileError
 from gpustreamlab.exchange._formats import frames, unpacked, varint_size
-from gpustreamlab.exchange._frame import ANNOTATION, COPY, FILL, KERNEL, MARKER, Frame, match_begins, not_read, own_name
+from gpustreamlab.exchange._frame import ANNOTATION, COPY, FILL, HOST, KERNEL, MARKER, Frame, match_begins, not_read, own_name
 from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace, parquet_trace
 from gpustreamlab.recorder import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
@@ -42,6 +43,12 @@ REALTIME, BOOTTIME, FIRST_SEQUENCE_CLOCK = 1, 6, 64
 """Numbers of clocks: the time since 1970, the one of files that name no other, and from 64 on those of one sequence."""
 _PHASES = {ord("B"): BEGIN, ord("E"): END, ord("X"): COMPLETE, ord("I"): INSTANT, ord("i"): INSTANT, ord("R"): INSTANT}
 _WORK = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": FILL}  # Categories that tell of work of a GPU
+# Those of AMD's rocprofv3 and rocprofiler-systems. Source: ``generatePerfetto.cpp`` of rocprofiler-sdk
+_WORK |= {
+    f"{maker}{name}": kind for maker in ("", "rocm_") for name, kind in (("kernel_dispatch", KERNEL), ("memory_copy", COPY))
+}
+_CALLS = {"hip_api", "hsa_api", "rccl_api", "rocm_hip_api", "rocm_hsa_api"}
+_AGENT = re.compile(r"\b(?:AGENT|GPU) \[(\d{1,7})\]", re.IGNORECASE)
 
 _UNITS, _BUILTIN = {1: "ns", 2: "count", 3: "bytes"}, {1: "thread_time", 2: "thread_instruction_count"}
 """Units of counters, and names of those that Perfetto names."""
@@ -331,7 +338,8 @@ class _Events:
 
 def kind_of(category: str | bytes) -> int:
     """Return the kind of spans of a category."""
-    return _WORK.get(text_of(category).lower(), ANNOTATION)
+    found = text_of(category).lower()
+    return HOST if found in _CALLS else _WORK.get(found, ANNOTATION)
 
 
 def text_of(text: str | bytes) -> str:
@@ -425,6 +433,8 @@ class _Maker:
         keys, track = [*self._told.tracks], self._events.track[event]
         is_work = set(track[np.isin(self._events.kind[event], [*_WORK.values()])].tolist())
         used = np.unique(track).tolist()
+        agents = {code: int(found[1]) for code in is_work if (found := _AGENT.search(self._track_name_of(keys[code])))}
+        ordinals = {agent: place for place, agent in enumerate(sorted({*agents.values()}))}
         rank: dict[Any, int] = {uuid: place for place, uuid in enumerate(self._told.descriptors)}
         has_many = len({keys[code][0] for code in used if isinstance(keys[code], tuple)}) > 1
         lanes, known = np.zeros(len(keys), np.int64), dict[object, int]()
@@ -437,9 +447,13 @@ class _Maker:
             one = self._told.track(key)
             shared = key if one.thread or not one.name else (one.name, one.parent, is_stream)
             if shared not in known:
-                known[shared] = self._add_lane(self._track_name(key, one), is_stream=is_stream)
+                device = ordinals[agents[code]] if code in agents else 0
+                known[shared] = self._add_lane(self._track_name(key, one), is_stream=is_stream, device=device)
             lanes[code] = self._lane_of[key] = known[shared]
         return lanes
+
+    def _track_name_of(self, key: TrackKey) -> str:
+        return key[1] if isinstance(key, tuple) else self._told.track(key).name
 
     def _track_name(self, uuid: int, track: Track) -> str:
         """Return what a track is called."""

@@ -369,7 +369,7 @@ class TraceMetadata(Told):
 
     backend: str
     """Name of the backend, ``"cuda"`` or ``"sim"``; ``"columns"`` for a trace that `Trace.from_columns` made; ``"kineto"``,
-    ``"nsys"``, ``"chrome"`` or ``"perfetto"`` for another tool's file, see `imported`."""
+    ``"nsys"``, ``"chrome"``, ``"rocm"`` or ``"perfetto"`` for another tool's file, see `imported`."""
     device: Device
     """The device that did the work; of several the one that did most."""
     devices: tuple[Device, ...] = ()

@@ -1,0 +1,127 @@
+"""Read tables of CSV: kernels, copies, calls and ranges of ``nsys stats`` and of rocprofv3, rows in any order.
+
+Sources: ``cuda_gpu_trace``, ``cuda_api_trace`` and ``nvtx_pushpop_trace`` of Nsight Systems; ``generateCSV.cpp`` of
+rocprofiler-sdk. Columns are found by their names, which differ between versions in blanks, signs and units.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from os import PathLike
+from pathlib import Path
+
+from gpustreamlab._util.host import require_room
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._formats import BYTE_ORDER_MARK
+from gpustreamlab.exchange._frame import ANNOTATION, HOST, KERNEL
+from gpustreamlab.exchange._rocm import ROCM_BACKEND, copy_name
+from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
+from gpustreamlab.model import NSYS_BACKEND, Trace
+
+_UNITS = {"ns": 1, "us": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
+_BYTES = {"b": 1, "bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_HEAD = re.compile(rb'^[^\n]*"?(?:Start \(\w+\)"?,"?(?:Duration|End) \(\w+\)|Start_Timestamp"?,"?End_Timestamp)', re.MULTILINE)
+_LAST_NUMBER = re.compile(r"(\d{1,7})\D*$")
+_COPY = re.compile(r"^\[CUDA (?:memcpy|Unified Memory memcpy) ([A-Za-z-]+)\]")
+_AGAIN = "Read what the profiler recorded itself, which tells more: nsys export --type sqlite, rocprofv3 --output-format rocpd"
+_MOST_HEAD_LINES = 64
+
+_Row = Mapping[str, str]
+
+
+def is_table(head: bytes) -> bool:
+    """Tell by its first bytes whether a file is such a table."""
+    return _HEAD.search(head.removeprefix(BYTE_ORDER_MARK)[:4096]) is not None
+
+
+def read_tables(path: str | PathLike[str]) -> Trace:
+    """Read a table of ``nsys stats --format csv``, or of rocprofv3."""
+    require_room(Path(path).stat().st_size * 2, repr(str(path)))
+    rows, is_rocm = Rows(), False
+    try:
+        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            table = csv.reader(file)
+            names = next((line for _, line in zip(range(_MOST_HEAD_LINES), table) if _is_head(line)), None)  # noqa: B905
+            if names is None:
+                raise TraceFileError(f"{str(path)!r} is no table of nsys or rocprofv3: it has no times. {_AGAIN}")
+            is_rocm = "Start_Timestamp" in names
+            keys = [_key(name) for name in names]
+            units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
+            factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
+            for line in table:
+                one = dict(zip(keys, line, strict=False))
+                _add_rocm(rows, one) if is_rocm else _add_nsys(rows, one, factors)
+    except (OSError, csv.Error) as error:
+        raise TraceFileError(f"{str(path)!r} cannot be read as a table: {error}. {_AGAIN}") from error
+    source, backend = ("AMD's rocprofv3", ROCM_BACKEND) if is_rocm else ("Nsight Systems", NSYS_BACKEND)
+    missing = ["A table of CSV holds only kernels and copies, only calls, or only ranges: the report tells all."]
+    return rows.trace(path, f"{source} (CSV)", _AGAIN, backend=backend, missing=missing)
+
+
+def _add_nsys(rows: Rows, one: _Row, factors: Mapping[str, int]) -> None:
+    start_ns = _scaled(one.get("start"), factors.get("start", 1))
+    lasts_ns = _scaled(one.get("duration", one.get("dur")), factors.get("duration", factors.get("dur", 1)))
+    end_ns = start_ns + lasts_ns if start_ns is not None and lasts_ns is not None else None
+    name = one.get("name", "")
+    if "strm" in one:
+        found, device = _COPY.match(name), _LAST_NUMBER.search(one.get("device", ""))
+        kind = kind_of(name) if name.startswith("[") else KERNEL
+        told = f"memcpy {found[1].replace('-to-', 'to').replace('Host', 'H').replace('Device', 'D')}" if found else name
+        grid, block = (sizes([one.get(f"{what}{axis}") for axis in "xyz"]) for what in ("grd", "blk"))
+        shared = _scaled(one.get("stcsmem"), factors.get("stcsmem", 1)) or 0
+        shape = Shape(told or "unknown kernel", grid, block, whole(one.get("regtrd")), shared)
+        stream = Stream(int(device[1]) if device else 0, whole(one.get("strm")), f"stream {whole(one.get('strm'))}")
+        size = _scaled(one.get("bytes"), factors.get("bytes", 1))
+        rows.add_work(start_ns, end_ns, stream, shape, kind, size, one.get("corrid"))
+    else:
+        kind = HOST if "corrid" in one else ANNOTATION
+        rows.add_on_host(start_ns, end_ns, f"thread {whole(one.get('tid'))}", name.lstrip(":"), kind, one.get("corrid"))
+
+
+def _add_rocm(rows: Rows, one: _Row) -> None:
+    start_ns, end_ns = (_scaled(one.get(f"{end}timestamp"), 1) for end in ("start", "end"))
+    launch = one.get("correlationid")
+    if "kernelname" in one:
+        threads, grid = ([one.get(f"{what}size{axis}") for axis in "xyz"] for what in ("workgroup", "grid"))
+        blocks = sizes([-(-whole(all_) // max(whole(each), 1)) for all_, each in zip(grid, threads, strict=True)])
+        shared = whole(one.get("ldsblocksize", one.get("groupsegmentsize")))
+        shape = Shape(one["kernelname"] or "unknown kernel", blocks, sizes(threads), whole(one.get("vgprcount")), shared)
+        queue = whole(one.get("queueid"))
+        rows.add_work(start_ns, end_ns, Stream(_agent(one.get("agentid")), queue, f"queue {queue}"), shape, launch=launch)
+    elif "direction" in one:
+        direction = one["direction"]
+        agent = one.get("sourceagentid") if direction.upper().endswith("HOST") else one.get("destinationagentid")
+        rows.add_work(
+            start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(copy_name(direction)), kind_of("copy"), 0, launch
+        )
+    else:
+        kind = ANNOTATION if "MARKER" in one.get("domain", "") else HOST
+        rows.add_on_host(start_ns, end_ns, f"thread {whole(one.get('threadid'))}", one.get("function", ""), kind, launch)
+
+
+def _agent(told: str | None) -> int:
+    """Return the number of an agent, which a table does not tell from that of a card."""
+    found = _LAST_NUMBER.search(told or "")
+    return int(found[1]) if found else 0
+
+
+def _is_head(line: list[str]) -> bool:
+    keys = [_key(name) for name in line]
+    return ("start" in keys and ("duration" in keys or "dur" in keys)) or {"starttimestamp", "endtimestamp"} <= {*keys}
+
+
+def _key(name: str) -> str:
+    """Return the name of a column without its unit and signs."""
+    return re.sub(r"[^a-z]", "", re.sub(r"\(.*\)", "", name).lower())
+
+
+def _scaled(text: str | None, factor: int) -> int | None:
+    """Return a decimal in its smallest unit, or None."""
+    try:
+        number = Decimal((text or "").replace(",", ""))
+        return int((number * factor).to_integral_value()) if abs(number) < 1 << 61 else None
+    except (InvalidOperation, ValueError):
+        return None

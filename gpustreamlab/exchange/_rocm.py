@@ -1,0 +1,295 @@
+"""Read what AMD's profilers write beside Perfetto's traces: rocpd databases, JSON and CSV of rocprofv3, databases of RPD.
+
+Sources: ``rocpd_tables.sql`` and ``generateJSON.cpp``, ``generateCSV.cpp`` of rocprofiler-sdk (ROCm 7.0); ``rocpd`` of
+rocmProfileData for RPD. A grid there counts threads, not blocks. Times are ns since the machine was started.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpustreamlab._util.host import require_room
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL
+from gpustreamlab.exchange._nsys_report import Report, open_report
+from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
+from gpustreamlab.model import Device, SMLimits, Trace
+from gpustreamlab.recorder import cut_text
+
+ROCM_BACKEND = "rocm"
+_AGAIN = "Record with: rocprofv3 --sys-trace --output-format rocpd -- python run.py"
+_GPU = 2  # Type of an agent that is a GPU. Source: rocprofiler-sdk, ``rocprofiler_agent_type_t``
+_WAY = re.compile(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
+_LONGEST_NAME = 1_000
+_SQLITE = b"SQLite format 3\0"
+_THREE = tuple("xyz")
+_SIZES = (*(f"workgroup_size_{axis}" for axis in _THREE), *(f"grid_size_{axis}" for axis in _THREE))
+_DISPATCH = ("start", "end", "agent_id", "queue_id", "stream_id", "kernel_id", "event_id", "group_segment_size", *_SIZES)
+_COPIES = ("start", "end", "dst_agent_id", "src_agent_id", "queue_id", "stream_id", "name_id", "event_id", "size")
+
+_Row = dict[str, Any]
+
+
+def read_rocm(path: str | PathLike[str]) -> Trace:
+    """Read a rocpd database, or JSON of rocprofv3."""
+    try:
+        with Path(path).open("rb") as file:
+            is_database = file.read(len(_SQLITE)) == _SQLITE
+        if not is_database:
+            return _Json(path).trace()
+        with open_report(path) as report:
+            reader = _Rocpd(report) if any(name.startswith("rocpd_kernel_dispatch") for name in report.tables) else _Rpd(report)
+        return reader.rows.trace(path, reader.source, _AGAIN, backend=ROCM_BACKEND, cards=reader.cards)
+    except TraceFileError:
+        raise
+    except (sqlite3.Error, OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
+        raise TraceFileError(
+            f"{str(path)!r} cannot be read as a trace of AMD's rocprofv3: {error}. It was cut off or is damaged. {_AGAIN}"
+        ) from error
+
+
+class _Rocpd:
+    """A database of rocprofv3, or of several processes or nodes: the tables of each end in its own number."""
+
+    source = "AMD's rocprofv3"
+
+    def __init__(self, report: Report) -> None:
+        self.rows, self._report, self.cards = Rows(), report, dict[int, Device]()
+        suffixes = [name.removeprefix("rocpd_kernel_dispatch") for name in report.tables if "kernel_dispatch" in name]
+        for place, suffix in enumerate(suffixes):
+            self._read(suffix, place << 40, f"process {place} " if len(suffixes) > 1 else "")
+
+    def _read(self, suffix: str, shift: int, where: str) -> None:
+        strings = self._texts(f"rocpd_string{suffix}", "string")
+        self._agents = {
+            _number(told, "id"): told
+            for told in self._facts(f"rocpd_info_agent{suffix}", "type type_index product_name extdata")
+        }
+        for told in self._agents.values():
+            if told.get("type") == "GPU":
+                self.cards.setdefault(_number(told, "type_index"), _card(_number(told, "type_index"), _details(told)))
+        events = {
+            number: _first(stack, other)
+            for number, stack, other in self._rows(f"rocpd_event{suffix}", "id stack_id correlation_id")
+        }
+        launch = {number: found + shift for number, found in events.items() if found}
+        self._dispatches(suffix, launch, where)
+        self._copies(suffix, strings, launch, where)
+        self._regions(suffix, strings, launch, where)
+
+    def _dispatches(self, suffix: str, launch: Mapping[int, int], where: str) -> None:
+        names = self._texts(f"rocpd_info_kernel_symbol{suffix}", "kernel_name")
+        names |= self._texts(f"rocpd_info_kernel_symbol{suffix}", "display_name")
+        table = f"rocpd_kernel_dispatch{suffix}"
+        self._by_stream = len(set(self._report.numbers(table, ["stream_id"])["stream_id"].tolist())) > 1
+        for start, end, agent, queue, stream, kernel, event, shared, *six in self._rows(table, " ".join(_DISPATCH)):
+            shape = Shape(
+                names.get(kernel, "unknown kernel"), _blocks(six[3:], six[:3]), sizes(six[:3]), shared_bytes=whole(shared)
+            )
+            self.rows.add_work(start, end, self._stream(agent, queue, stream, where), shape, launch=launch.get(event, 0))
+
+    def _copies(self, suffix: str, strings: Mapping[int, str], launch: Mapping[int, int], where: str) -> None:
+        for start, end, target, source, queue, stream, name, event, size in self._rows(
+            f"rocpd_memory_copy{suffix}", " ".join(_COPIES)
+        ):
+            agent = target if self._agents.get(target, {}).get("type") == "GPU" else source
+            found = Shape(copy_name(strings.get(name, "copy")))
+            lane = self._stream(agent, queue, stream, where, of_copies=True)
+            self.rows.add_work(start, end, lane, found, COPY, size, launch.get(event, 0))
+
+    def _regions(self, suffix: str, strings: Mapping[int, str], launch: Mapping[int, int], where: str) -> None:
+        rows = self._rows(f"rocpd_info_thread{suffix}", "id tid")
+        threads = {number: tid for number, tid in rows}  # noqa: C416 - of pairs, as rows are not known to be
+        kinds = {number: strings.get(kind, "") for number, kind in self._rows(f"rocpd_event{suffix}", "id category_id")}
+        for start, end, thread, name, event in self._rows(f"rocpd_region{suffix}", "start end tid name_id event_id"):
+            kind = ANNOTATION if "MARKER" in kinds.get(event, "").upper() else HOST
+            called = f"{where}thread {threads.get(thread, thread)}"
+            self.rows.add_on_host(start, end, called, strings.get(name, "unknown call"), kind, launch.get(event, 0))
+
+    def _stream(self, agent: int, queue: int, stream: int, where: str, *, of_copies: bool = False) -> Stream:
+        """Return the HIP stream of work where there are several, else its queue."""
+        device = _number(self._agents.get(agent, {}), "type_index")
+        if self._by_stream and stream >= 0:
+            return Stream(device, stream, f"{where}stream {stream}")
+        return Stream(device, max(queue, 0), f"{where}copies" if of_copies else f"{where}queue {max(queue, 0)}")
+
+    def _facts(self, table: str, names: str) -> list[_Row]:
+        return self._report.facts(table, ["id", *names.split()])
+
+    def _texts(self, table: str, column: str) -> dict[int, str]:
+        numbers = self._report.numbers(table, ["id"])["id"].tolist()
+        texts = self._report.texts(table, column, _LONGEST_NAME)
+        return {number: text for number, text in zip(numbers, texts, strict=False) if text}
+
+    def _rows(self, table: str, names: str) -> Iterator[tuple[int, ...]]:
+        """Return rows of whole numbers."""
+        columns = self._report.numbers(table, names.split())
+        return zip(*(values.tolist() for values in columns.values()), strict=True)
+
+
+class _Rpd:
+    """A database of rocmProfileData."""
+
+    source = "AMD's rocmProfileData"
+
+    def __init__(self, report: Report) -> None:
+        self.rows, self.cards = Rows(), dict[int, Device]()
+
+        def rows(table: str, names: str) -> Iterator[tuple[int, ...]]:
+            columns = report.numbers(table, names.split())
+            return zip(*(values.tolist() for values in columns.values()), strict=True)
+
+        numbers = report.numbers("rocpd_string", ["id"])["id"].tolist()
+        strings = dict(zip(numbers, report.texts("rocpd_string", "string", _LONGEST_NAME), strict=False))
+        launch = {op: api for api, op in rows("rocpd_api_ops", "api_id op_id")}
+        for number, gpu, queue, start, end, name, sort in rows(
+            "rocpd_op", "id gpuId queueId start end description_id opType_id"
+        ):
+            sort_name = strings.get(sort) or ""
+            kind = kind_of(sort_name)
+            shape = Shape(strings.get(name) or sort_name or "unknown kernel" if kind == KERNEL else copy_name(sort_name))
+            stream = Stream(max(gpu, 0), max(queue, 0), f"queue {max(queue, 0)}")
+            self.rows.add_work(start, end, stream, shape, kind, launch=launch.get(number, 0))
+        for number, _, thread, start, end, name in rows("rocpd_api", "id pid tid start end apiName_id"):
+            self.rows.add_on_host(start, end, f"thread {thread}", strings.get(name) or "unknown call", launch=number)
+
+
+class _Json:
+    """JSON of rocprofv3, which is read as a whole."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._path, self._rows = path, Rows()
+        require_room(Path(path).stat().st_size * 6, repr(str(path)))
+        told = msgspec.json.decode(Path(path).read_bytes())
+        tools = told.get("rocprofiler-sdk-tool") if isinstance(told, dict) else None
+        if not isinstance(tools, list):
+            raise TraceFileError(f"{str(path)!r} is no JSON of AMD's rocprofv3: it lacks 'rocprofiler-sdk-tool'. {_AGAIN}")
+        self._cards: dict[int, Device] = {}
+        for place, tool in enumerate(tools):
+            self._read(_map(tool), place << 40, f"process {place} " if len(tools) > 1 else "")
+
+    def trace(self) -> Trace:
+        """Return the trace."""
+        return self._rows.trace(self._path, "AMD's rocprofv3", _AGAIN, backend=ROCM_BACKEND, cards=self._cards)
+
+    def _read(self, tool: _Row, shift: int, where: str) -> None:
+        gpus = [one for one in map(_map, _list(tool.get("agents"))) if one.get("type") == _GPU]
+        self._ordinals = {_handle(one.get("id")): place for place, one in enumerate(gpus)}
+        self._cards |= {place: _card(place, one) for place, one in enumerate(gpus)}
+        names = {_number(one, "kernel_id"): one for one in map(_map, _list(tool.get("kernel_symbols")))}
+        strings = _map(tool.get("strings"))
+        self._kinds = [_map(one) for one in _list(strings.get("buffer_records"))]
+        texts = {_number(one, "key"): str(one.get("value")) for one in map(_map, _list(strings.get("marker_api")))}
+        records = {name: [_map(one) for one in _list(rows)] for name, rows in _map(tool.get("buffer_records")).items()}
+        dispatches = records.pop("kernel_dispatch", [])
+        self._by_stream = len({_handle(one.get("stream_id")) for one in dispatches}) > 1
+        for one in dispatches:
+            info = _map(one.get("dispatch_info"))
+            threads, grid = ([_map(info.get(size)).get(axis) for axis in _THREE] for size in ("workgroup_size", "grid_size"))
+            symbol = names.get(_number(info, "kernel_id"), {})
+            name = symbol.get("formatted_kernel_name") or symbol.get("truncated_kernel_name") or symbol.get("kernel_name")
+            shape = Shape(
+                str(name or "unknown kernel"),
+                _blocks(grid, threads),
+                sizes(threads),
+                shared_bytes=_number(info, "group_segment_size"),
+            )
+            stream = self._stream(info.get("agent_id"), info.get("queue_id"), one.get("stream_id"), where)
+            self._rows.add_work(*_times(one), stream, shape, launch=_launch(one, shift))
+        for one in records.pop("memory_copy", []):
+            agent = one.get("dst_agent_id") if _handle(one.get("dst_agent_id")) in self._ordinals else one.get("src_agent_id")
+            stream = self._stream(agent, None, one.get("stream_id"), where)
+            self._rows.add_work(
+                *_times(one), stream, Shape(copy_name(self._operation(one))), COPY, one.get("bytes"), _launch(one, shift)
+            )
+        for name, rows in records.items():
+            self._on_host(name, rows, texts, shift, where)
+
+    def _on_host(self, name: str, rows: Iterable[_Row], texts: Mapping[int, str], shift: int, where: str) -> None:
+        is_marker = "marker" in name
+        for one in rows:
+            if not (is_marker or name.endswith("_api")):
+                self._rows.left_out[f"of {cut_text(name, 40)}"] += 1
+                continue
+            told = texts.get(_number(_map(one.get("correlation_id")), "internal")) if is_marker else None
+            kind = ANNOTATION if is_marker else HOST
+            thread = f"{where}thread {whole(one.get('thread_id'))}"
+            self._rows.add_on_host(*_times(one), thread, told or self._operation(one), kind, _launch(one, shift))
+
+    def _operation(self, record: _Row) -> str:
+        """Return what a record is of: kinds and operations are numbers of the tables in strings."""
+        kind, operation = (record.get(name) for name in ("kind", "operation"))
+        known = _list(self._kinds[kind].get("operations")) if type(kind) is int and 0 <= kind < len(self._kinds) else []
+        return str(known[operation]) if type(operation) is int and 0 <= operation < len(known) else "unknown call"
+
+    def _stream(self, agent: object, queue: object, stream: object, where: str) -> Stream:
+        device = self._ordinals.get(_handle(agent), 0)
+        if self._by_stream and stream is not None:
+            return Stream(device, _handle(stream), f"{where}stream {_handle(stream)}")
+        return Stream(device, _handle(queue), f"{where}queue {_handle(queue)}" if queue is not None else f"{where}copies")
+
+
+def copy_name(told: str) -> str:
+    """Return the name that the same copy has in a trace of our own."""
+    found = _WAY.search(told)
+    return f"memcpy {found[1][0].upper()}to{found[2][0].upper()}" if found else told or "memcpy"
+
+
+def _card(ordinal: int, told: _Row) -> Device:
+    """Return what is told of a card. Source: rocprofiler-sdk, ``rocprofiler_agent_v0_t``."""
+    simds, waves, width = (_number(told, name) for name in ("simd_per_cu", "max_waves_per_simd", "wave_front_size"))
+    threads = simds * waves * width
+    limits = SMLimits(shared_bytes=_number(told, "lds_size_in_kb") << 10 or 65_536, threads=threads or 2_048)
+    name = str(told.get("product_name") or told.get("name") or f"GPU {ordinal}")
+    return Device(name=cut_text(name), ordinal=ordinal, sm_count=min(_number(told, "cu_count"), 1 << 16), sm_limits=limits)
+
+
+def _details(told: _Row) -> _Row:
+    """Return what a row of an agent tells, with what it has as JSON."""
+    try:
+        more = _map(json.loads(str(told.get("extdata") or "{}")))
+    except (ValueError, RecursionError):
+        more = {}
+    return more | {name: value for name, value in told.items() if name != "extdata"}
+
+
+def _blocks(grid: Iterable[object], threads: Iterable[object]) -> tuple[int, int, int]:
+    """Return how many blocks so many threads make."""
+    return sizes([-(-whole(all_) // max(whole(one), 1)) for all_, one in zip(grid, threads, strict=True)])
+
+
+def _times(record: _Row) -> tuple[object, object]:
+    return record.get("start_timestamp"), record.get("end_timestamp")
+
+
+def _launch(record: _Row, shift: int) -> int:
+    found = _number(_map(record.get("correlation_id")), "internal")
+    return found + shift if found else 0
+
+
+def _first(stack: int, other: int) -> int:
+    return next((number for number in (stack, other) if 0 < number < 1 << 40), 0)
+
+
+def _handle(told: object) -> int:
+    return whole(told.get("handle")) if isinstance(told, dict) else whole(told)
+
+
+def _number(told: Mapping[str, Any], name: str) -> int:
+    return whole(told.get(name))
+
+
+def _map(told: object) -> _Row:
+    return told if isinstance(told, dict) else {}
+
+
+def _list(told: object) -> list[Any]:
+    return told if isinstance(told, list) else []

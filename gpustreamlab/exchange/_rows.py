@@ -1,0 +1,182 @@
+"""Rows of dialects that tell one thing after the other: work of streams, calls and ranges of threads; and their frame."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpustreamlab._util.kernel_names import short_name
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._frame import (
+    COPY,
+    FILL,
+    HOST,
+    KERNEL,
+    Codes,
+    Columns,
+    Frame,
+    add_launches,
+    card_note,
+    launch_note,
+    not_read,
+    own_name,
+    unknown_device,
+)
+from gpustreamlab.model import Device, Lane, Trace, WorkDetail
+from gpustreamlab.recorder import MAX_FULL_NAME, cut_text
+from gpustreamlab.typing import LaneKind
+
+LARGEST = 1 << 61  # Later times, and larger numbers, are none
+_WORK = ("start_ns", "end_ns", "stream", "kind", "name", "detail", "size_bytes", "correlation")
+_ON_HOST = ("start_ns", "end_ns", "thread", "kind", "name", "correlation")
+
+
+class Stream(NamedTuple):
+    """What tells streams apart: lanes come in this order."""
+
+    device: int
+    number: int
+    name: str
+
+
+class Shape(NamedTuple):
+    """How work was launched."""
+
+    name: str
+    grid: tuple[int, int, int] = (0, 0, 0)
+    block: tuple[int, int, int] = (0, 0, 0)
+    registers: int = 0
+    shared_bytes: int = 0
+
+    def detail(self) -> WorkDetail:
+        """Return it as a trace has it."""
+        return WorkDetail(
+            full_name=cut_text(self.name, MAX_FULL_NAME),
+            grid=self.grid,
+            block=self.block,
+            registers=self.registers,
+            static_shared_bytes=self.shared_bytes,
+        )
+
+
+class Rows:
+    """What a file tells, row by row; what makes no sense of it is counted."""
+
+    def __init__(self) -> None:
+        self.names, self.threads = Codes(cut_text), Codes(cut_text)
+        self.streams, self._shapes = Codes(Stream._make), Codes(Shape.detail)
+        self.left_out = Counter[str]()
+        self.refused_count = 0
+        self._work, self._on_host = array("q"), array("q")
+
+    def add_work(
+        self, start_ns: Any, end_ns: Any, stream: Stream, shape: Shape, kind: int = KERNEL, size_bytes: Any = 0, launch: Any = 0
+    ) -> None:
+        """Take work of a stream; by its launch it and its call are known."""
+        name = self.names[short_name(shape.name) if kind == KERNEL else "memset" if kind == FILL else shape.name]
+        rest = (name, self._shapes[shape], whole(size_bytes), whole(launch))
+        self._add(self._work, start_ns, end_ns, self.streams[stream], kind, *rest)
+
+    def add_on_host(self, start_ns: Any, end_ns: Any, thread: str, name: str, kind: int = HOST, launch: Any = 0) -> None:
+        """Take a call or a range of a thread."""
+        self._add(self._on_host, start_ns, end_ns, self.threads[thread], kind, self.names[name], whole(launch))
+
+    def _add(self, rows: array[int], start_ns: Any, end_ns: Any, *rest: int) -> None:
+        is_sound = type(start_ns) is int is type(end_ns) and -LARGEST < start_ns <= end_ns < LARGEST
+        if is_sound and (start_ns or end_ns):
+            rows.extend((start_ns, end_ns, *rest))
+        else:
+            self.refused_count += 1
+
+    def trace(
+        self,
+        path: object,
+        source: str,
+        again: str,
+        *,
+        backend: str,
+        cards: Mapping[int, Device] | None = None,
+        missing: Sequence[str] = (),
+    ) -> Trace:
+        """Return the trace; raise `TraceFileError`, with what to record again, where there is nothing in it."""
+        work, on_host = _columns(self._work, _WORK), _columns(self._on_host, _ON_HOST)
+        counts = len(work["start_ns"]), len(on_host["start_ns"])
+        refused = f"; {self.refused_count:,} refused, as their times make no sense" if self.refused_count else ""
+        if not any(counts):
+            raise TraceFileError(
+                f"{str(path)!r} is of {source} and holds no kernels, copies, calls or ranges"
+                f"{not_read(self.left_out)}{refused}. {again}"
+            )
+        is_call = on_host["kind"] == HOST
+        calls, ranges = ({name: values[rows] for name, values in on_host.items()} for rows in (is_call, ~is_call))
+        del ranges["correlation"]
+        lanes = self._lanes(work, cards or {})
+        for part in (calls, ranges):
+            part["lane"] = part["thread"] + len(self.streams.known)
+        call = add_launches(work, calls)
+        used = f"{counts[0]:,} kernels, copies and fills, {len(calls['lane']):,} calls, {len(ranges['lane']):,} ranges"
+        devices = {lane.device: (cards or {}).get(lane.device) or unknown_device(lane.device) for lane in lanes}
+        unknown = ", ".join(f"GPU {number}" for number, one in devices.items() if not one.sm_count)
+        facts = [*missing, *launch_note(call), *([card_note(unknown)] if unknown and counts[0] else [])]
+        has_pairs = sum(lane.kind is LaneKind.STREAM for lane in lanes) > 1
+        facts += ["Whether streams waited for events is not told."] if has_pairs else []
+        return Frame(
+            backend=backend,
+            source=source,
+            path=str(path),
+            lanes=lanes,
+            threads=[*self.threads.known],
+            names=[*self.names.known],
+            parts=[ranges, calls, work],
+            details=[*self._shapes.known.keys()],
+            devices=devices,
+            imported=used + f" of {sum(counts) + self.refused_count:,} rows{not_read(self.left_out)}{refused}",
+            missing=facts,
+            facts={"waits_told": not has_pairs},
+        ).trace()
+
+    def _lanes(self, work: Columns, cards: Mapping[int, Device]) -> list[Lane]:
+        """Return a lane for each stream, in their order, and for each thread; tell work its lane."""
+        streams = [*self.streams.known]
+        order = sorted(range(len(streams)), key=streams.__getitem__)
+        place = np.zeros(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        work["lane"] = place[work.pop("stream")]
+        has_many = len({one.device for one in streams}) > 1
+        lanes, taken = list[Lane](), Counter[str]()
+        for number in order:
+            one = streams[number]
+            card = cards.get(one.device)
+            name = own_name(cut_text(f"GPU {one.device} {one.name}" if has_many else one.name), taken)
+            lanes.append(Lane(name=name, device=one.device, stream=one.number, sm_count=card.sm_count if card else 0))
+        return [*lanes, *(Lane(name=own_name(f"host: {name}", taken), kind=LaneKind.HOST) for name in self.threads.known)]
+
+
+def _columns(rows: array[int], names: Sequence[str]) -> Columns:
+    """Return rows as columns, in the order of their starts, of two that begin at once the longer first."""
+    table = np.frombuffer(rows, np.int64).reshape(-1, len(names)).T
+    order = np.lexsort((-table[1], table[0]))
+    return {name: values[order] for name, values in zip(names, table, strict=True)}
+
+
+def whole(value: object) -> int:
+    """Return a whole number that is not negative, also of a text; 0 for anything else."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
+        value = int(value)
+    return value if type(value) is int and 0 <= value < LARGEST else 0
+
+
+def sizes(three: Sequence[object]) -> tuple[int, int, int]:
+    """Return three sizes, or zeros where one of them is none."""
+    x, y, z = (whole(size) for size in three)
+    return (x, y, z) if min(x, y, z) > 0 and max(x, y, z) < 1 << 32 else (0, 0, 0)
+
+
+def kind_of(name: str) -> int:
+    """Return what work is, by its name."""
+    low = name.lower().replace("_", "")
+    return COPY if "memcpy" in low or "copy" in low[:12] else FILL if "memset" in low or low.startswith("fill") else KERNEL
