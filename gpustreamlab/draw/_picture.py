@@ -246,7 +246,7 @@ def badge_of(meta: TraceMetadata) -> str:
 
 
 def _hazard_facts(count: int) -> list[str]:
-    return [f"{count_text(count, 'hazard')}: accesses of an array that nothing orders. See Why?"] if count else []
+    return [f"{count_text(count, 'hazard')}: accesses of an array that nothing orders."] if count else []
 
 
 def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:

@@ -1,9 +1,11 @@
-"""The panel *Why?* of a page: `trace.explain()` in its own words, the place of each piece, and each gap."""
+"""The findings of a page, grouped by what mends them: in plain words, with the line to copy, the place of each piece, and each gap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from gpustreamlab.analysis import (
     explain,
     finding_texts,
     format_ns,
+    format_share,
     host_waits,
     idle,
     is_work,
@@ -56,7 +59,7 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     rows = ((part, row) for part, one in told for row in one.pieces.call_row[:LISTED_PIECES].tolist() if row >= 0)
     calls = {int(part.rows[row]) for part, row in rows}
     entries = _unexplained(trace, zero_ns, found_entries(drawn, calls), "") | {
-        "findings": [_finding_entry(drawn, part, finding) for part, finding in told],
+        "findings": grouped_by_fix(_finding_entry(drawn, part, finding) for part, finding in told),
         "gaps": _gap_entries(trace, zero_ns),
         "explained": True,
     }
@@ -111,7 +114,7 @@ def hazard_tables(trace: Trace, zero_ns: int, number: Int64Array) -> dict[str, A
 
 
 def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: str) -> dict[str, Any]:
-    """Return the panel of a page where nothing explains why work did not overlap."""
+    """Return what is told where nothing explains why work did not overlap."""
     return (
         {
             "zero_ns": str(zero_ns),
@@ -135,7 +138,25 @@ def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any
         own_text, own_fix = finding.other is not None or finding.step < 0, first[1] == finding.fix
         texts += [(text if own_text else finding.text, fix if own_fix else finding.fix) for text, fix in others]
     pieces = [_piece_entry(drawn, part, finding, place, words) for place, words in enumerate(texts)]
-    return {"head": f"{part.label}{finding.head}", "count": finding.piece_count, "pieces": pieces}
+    likely = ", likely" if finding.certainty is Certainty.LIKELY else ""
+    return {
+        "head": f"{part.label}{CAUSE_TITLES[finding.code]}",
+        "code": f"{finding.code}{likely}",
+        "gain": _gain_text(part.found, finding),
+        "lines": code_lines(finding.fix),
+        "folds": not (finding.saves_ns or (finding.bound_ns and finding.code is not Cause.UNKNOWN)),
+        "count": finding.piece_count,
+        "pieces": pieces,
+    }
+
+
+def _gain_text(found: Explanation, finding: Finding) -> str:
+    """Say in a few words what a change saves; one change after the other."""
+    if finding.saves_ns:
+        wall_ns = found.active_ns if found.forecast is None else found.forecast.measured_ns
+        after = "after that " if finding.step > 0 else ""
+        return f"{after}saves {format_ns(finding.saves_ns)} ({format_share(finding.saves_ns / max(1, wall_ns))})"
+    return f"at most {format_ns(finding.bound_ns)}, not promised" if finding.bound_ns else "saves nothing"
 
 
 def _piece_texts(trace: Trace, finding: Finding, place: int) -> tuple[str, str]:
@@ -220,7 +241,8 @@ def found_entries(drawn: Drawn, told_calls: Set[int]) -> list[dict[str, Any]]:
 
 
 def _entry(kind: str, head: str, pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"kind": kind, "head": head, "count": len(pieces), "pieces": pieces}
+    entry = {"kind": kind, "head": head, "code": "", "gain": "", "count": len(pieces), "pieces": pieces, "folds": False}
+    return entry | {"lines": code_lines(pieces[0]["fix"])}
 
 
 def _piece(span: list[int], text: str, fix: str) -> dict[str, Any]:
@@ -228,15 +250,125 @@ def _piece(span: list[int], text: str, fix: str) -> dict[str, Any]:
 
 
 def hazard_entries(drawn: Drawn) -> Iterator[dict[str, Any]]:
-    """Yield the hazards among them; one between two cards is on both, by a note each."""
+    """Yield the hazards among them, one entry for each missing order; one between two cards is on both, by a note each."""
     groups: dict[str, list[Note]] = {}
     for note in drawn.trace.notes:
         if note.kind is NoteKind.HAZARD:
-            groups.setdefault(note.text, []).append(note)
-    for text, notes in [*groups.items()][:LISTED_MARKS]:
-        pieces = [_piece(drawn.noted(note), text, note.fix) for note in notes]
-        streams = " and ".join(dict.fromkeys(display_name(note.stream, _NAME_WIDTH) for note in notes if note.stream))
-        yield _entry("hazard", f"Hazard: {text.partition(':')[0]}{streams and f' on {streams}'}", pieces)
+            groups.setdefault(_missing_order(note)[0], []).append(note)
+    for line, notes in [*groups.items()][:LISTED_MARKS]:
+        # Several arrays may be at one place: one wait there mends them all.
+        places = {(note.time_ns, note.end_ns, note.stream, _missing_order(note)[1]): note for note in reversed(notes)}
+        pieces = [_hazard_piece(drawn, note) for note in reversed(places.values())]
+        kinds = ", ".join(dict.fromkeys(note.text.partition(":")[0] for note in notes))
+        entry = _entry("hazard", _hazard_title(line, kinds), pieces)
+        yield entry | {"code": kinds, "gain": "results may be wrong", "lines": [line] if line else []}
+
+
+def _missing_order(note: Note) -> tuple[str, str]:
+    """Return the line that a hazard misses, and where it belongs; nothing and all of its advice where that is none of ours."""
+    told = _PUT.fullmatch(note.fix)
+    return (told["line"], told["where"]) if told else ("", note.fix)
+
+
+def _hazard_title(line: str, kinds: str) -> str:
+    waits = _WAITS.search(line)
+    if waits:
+        late, early = (display_name(waits[side], _NAME_WIDTH) for side in ("late", "early"))
+        return f"A missing wait: {late} does not wait for {early}"
+    if "use-after-free" in kinds:
+        return "Memory goes while it is still in use"
+    return "A missing wait: nothing orders what shares memory"
+
+
+def _hazard_piece(drawn: Drawn, note: Note) -> dict[str, Any]:
+    line, where = _missing_order(note)
+    told = _SIDES.fullmatch(note.text)
+    text = f"{told['late']} may run before {told['early']} has ended: both use {told['array']}." if told else note.text
+    return _piece(drawn.noted(note), text, f"Put it {where}." if line else note.fix)
+
+
+_PUT = re.compile(r"Put (?P<line>.+?\)) (?P<where>(?:before|after|where) .+)\.", re.DOTALL)
+_WAITS = re.compile(r"stream\('(?P<late>[^']*)'\)\.wait\(\w+\.stream\('(?P<early>[^']*)'\)\)")
+_SIDES = re.compile(
+    r"[^:]+: (?P<array>.+), [\d,]+ times?: first .+?: (?P<early>.+); then(?:, unordered,)? .+?: (?P<late>.+)", re.DOTALL
+)
+_CODE = re.compile(r"(?:\b\w+ = )?\b(?:lab|node|torch|x)\.\w")  # Where code begins in advice
+
+
+def code_lines(advice: str) -> list[str]:
+    """Return the lines to type that stand in a text of advice, without those to leave out and those that are only named.
+
+    Examples
+    --------
+    >>> code_lines("Leave out lab.stream('b').wait('a'). Then lab.stream('b').wait(done), or use lab.partition(...).")
+    ["lab.stream('b').wait(done)"]
+    """
+    lines, end = [], 0
+    for found in _CODE.finditer(advice):
+        if found.start() < end:
+            continue
+        end = _code_end(advice, found.start())
+        line, sentence = advice[found.start() : end], advice[advice.rfind(". ", 0, found.start()) + 1 : found.start()]
+        if "leave out" in sentence.lower():
+            continue
+        if line.endswith(")") and "..." not in line and (" = " in line or not line.endswith("()")) and line not in lines:
+            lines.append(line)
+    return lines
+
+
+def _code_end(text: str, at: int) -> int:
+    """Return where an expression ends: at the first sign behind its brackets that goes on with no other."""
+    depth = 0
+    for place in range(at, len(text)):
+        depth += (text[place] in "([") - (text[place] in ")]")
+        following = text[place + 1 : place + 2]
+        if not depth and text[place] == ")" and not (following == "." and text[place + 2 : place + 3].isalpha()):
+            return place + 1
+    return at + 1
+
+
+def grouped_by_fix(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return entries of one title that the same line mends, or the same words, as one: with the pieces of all."""
+    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    for entry in entries:
+        own = groups.setdefault((entry["head"], *(entry["lines"] or [entry["pieces"][0]["fix"]])), entry)
+        if own is not entry:
+            own["count"] += entry["count"]
+            own["pieces"] = [*own["pieces"], *entry["pieces"]][:LISTED_PIECES]
+            own["folds"] = own["folds"] and entry["folds"]
+    return list(groups.values())
+
+
+CAUSE_TITLES: Mapping[Cause, str] = MappingProxyType(
+    {
+        Cause.SAME_LANE: "Work stood in line on one stream",
+        Cause.EVENT_WAIT: "A stream waited for another",
+        Cause.LEGACY_STREAM: "The default stream and others waited for each other",
+        Cause.HOST_SYNC_DEVICE: "The host waited for the whole card",
+        Cause.HOST_SYNC_STREAM: "The host waited before it launched more",
+        Cause.HOST_LATE: "The host launched late",
+        Cause.LAUNCH_BOUND: "Kernels are shorter than their launches",
+        Cause.LAZY_LOAD: "A kernel's code was loaded first",
+        Cause.ALLOC_SYNC: "Allocating or freeing memory held the host",
+        Cause.PAGEABLE_COPY: "A copy from ordinary memory held the host",
+        Cause.COPY_ENGINE: "Copies in one direction took turns",
+        Cause.GRID_FILLS_DEVICE: "One kernel filled the whole card",
+        Cause.SM_RESOURCES: "Two kernels did not fit on the SMs together",
+        Cause.QUEUE_ALIAS: "Streams shared one hardware queue",
+        Cause.PARTITION_SMALL: "One kernel filled its partition",
+        Cause.SAME_SM_PRIORITY: "Work of higher priority went first",
+        Cause.GRAPH_ORDER: "A CUDA graph held the order",
+        Cause.QUEUE_FULL: "The launch queue was full",
+        Cause.HOST_FUNC: "A function of the host stood in the stream",
+        Cause.PROFILER_OVERHEAD: "The profiler held the host",
+        Cause.OTHER_STREAM: "Work ran on another stream than was chosen",
+        Cause.SERIALISED_BY_TOOL: "Each launch waited for its kernel",
+        Cause.SLOWED_DOWN: "Kernels slowed each other down",
+        Cause.NOT_OFFERED: "Only one stream had work to do",
+        Cause.UNKNOWN: "The cause is not known",
+    }
+)
+"""What a cause is called on a page, before its code."""
 
 
 def _strays(drawn: Drawn) -> Iterator[dict[str, Any]]:
@@ -256,7 +388,7 @@ def _strays(drawn: Drawn) -> Iterator[dict[str, Any]]:
             f"{format_ns(group.total_ns)} in all."
         )
         pieces = [_piece(drawn.span(row), text, group.fix) for row in own.tolist()]
-        yield _entry("stray", f"Stray: {name} on {ran_on} instead of {selected}", pieces)
+        yield _entry("stray", f"Ran astray: {name} on {ran_on} instead of {selected}", pieces) | {"code": "stray"}
 
 
 def _waits(drawn: Drawn, told_calls: Set[int]) -> Iterator[dict[str, Any]]:
@@ -283,8 +415,8 @@ def _waits(drawn: Drawn, told_calls: Set[int]) -> Iterator[dict[str, Any]]:
             text = f"{thread} was blocked in {call} for {took}{until}, and launched more only then."
             pieces.append(_piece(drawn.span(int(found.row[place])), text, _wait_fix(group.call)))
         total_ns = int(found.duration_ns[own].sum())
-        times = f", {len(own):,} times" if len(own) > 1 else ""
-        yield _entry("wait", f"Host wait: {call}: {format_ns(total_ns)}{times}", pieces)
+        entry = _entry("wait", "The host waited before it launched more", pieces)
+        yield entry | {"code": call, "gain": f"blocked for {format_ns(total_ns)}", "folds": True}
 
 
 def _wait_fix(call: str) -> str:
@@ -301,4 +433,4 @@ def _dropped(meta: TraceMetadata) -> Iterator[dict[str, Any]]:
         return
     text = f"{dropped_text(meta)}. They are not in the picture; when they ran is not known, but the oldest make room first."
     fix = "Record less at once, or keep more: gpustreamlab.Session(ring_size=...), or Session(spool='run.gsl') for all."
-    yield _entry("dropped", f"Dropped: {count_text(meta.dropped_spans, 'span')}", [_piece([_NO_LANE, 0, 0, -1], text, fix)])
+    yield _entry("dropped", f"{count_text(meta.dropped_spans, 'span')} dropped", [_piece([_NO_LANE, 0, 0, -1], text, fix)])

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5c8cc266d56fde927fe1e04ac55597a0c47e3000b9f78ce75013775bdbb2c87f
+// Made by scripts/bundle_viewer.py. b3761e7968144847d7f9b45ba3b6e10265e081a16cae9583a8f5e790f91929c8
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -994,7 +994,7 @@ var gpustreamlab = (() => {
       const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph] = detail;
       if (fullName && fullName !== nameOf(view, row.name[index])) facts.push(["in full", fullName]);
       const threads = block.some(Boolean) ? ` × ${sizesText(block)} threads` : "";
-      if (grid.some(Boolean)) facts.push(["grid", `${sizesText(grid)} blocks${threads}${smsText(view, row, index, grid)}`]);
+      if (grid.some(Boolean)) facts.push(...smsFacts(view, row, index, grid), ["grid", `${sizesText(grid)} blocks${threads}`]);
       if (registers) facts.push(["registers", `${registers} a thread`]);
       if (staticBytes + dynamicBytes) facts.push(["shared", sharedText(staticBytes, dynamicBytes)]);
       if (graph) facts.push(["graph", `launched by CUDA graph ${graph}`]);
@@ -1002,10 +1002,10 @@ var gpustreamlab = (() => {
     if (size) facts.push(["bytes", sizeText(view, row, index, size)]);
     return facts;
   }
-  function smsText({ tables }, row, index, grid) {
+  function smsFacts({ tables }, row, index, grid) {
     const code = row.partition[index], { device } = tables.lanes[row.lane];
     const sms = code ? tables.partitions[code]?.sms : tables.cards.find((card) => tables.cards.length === 1 || card.device === device)?.sms;
-    return sms ? `, on at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)} SMs` : "";
+    return sms ? [["SMs", `at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)}`]] : [];
   }
   function sizesText(sizes) {
     const last = sizes.findLastIndex((size) => size > 1);
@@ -2239,7 +2239,7 @@ var gpustreamlab = (() => {
     const when = end > start ? `${formatNs(start)} to ${formatNs(end)}` : formatNs(start);
     const text = note.stream === null ? when : `${when}, ${note.stream}`;
     const lane = view.tables.lanes.findIndex(({ name }) => name === note.stream);
-    return { kind: "note", head: note.text, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] };
+    return { kind: "note", head: note.text, code: "", gain: "", lines: [], folds: false, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] };
   }
   function findSpan({ store, laneRows }, lane, start, number) {
     for (const row of laneRows[lane] ?? []) {
@@ -2253,10 +2253,15 @@ var gpustreamlab = (() => {
     const { reason } = view;
     return reason ? reasonsOf(view).findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
   }
+  function choosePieces(view, pieces) {
+    view.set("pinned", null);
+    view.set("reason", { number: pieces[0].number, place: 0 });
+    if (!pieces.some(({ start, end }) => start <= view.x1 && end >= view.x0)) view.fit();
+  }
   function showPiece(view, { number, place, lane, since, start, end, late, other }) {
     if (late) view.show(late.row, late.index);
     else view.set("pinned", null);
-    view.set("reason", { number, place });
+    view.set("reason", { number, place, isShown: true });
     const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? end, startOf(view, other) ?? since, endOf(view, other) ?? start];
     const far = 3 * (start - since || lateEnd - start);
     const from = Math.max(Math.min(since, otherStart), since - far), to = Math.min(Math.max(lateEnd, otherEnd), start + far);
@@ -2272,51 +2277,42 @@ var gpustreamlab = (() => {
     if (bottom - top <= view.lanesPx) view.scrollTo((top + bottom - view.lanesPx) / 2);
   }
 
-  // why_panel.js
+  // findings.js
+  var BREAKS = /(?<=\))(?=\.)/;
   var ASKED = "Asked: the kernel answers when it is not busy.";
-  var HINT = "Click a reason, its sign in the picture, or a gap of a lane.";
-  var MORE_HINT = " Hollow signs are more of the same reason, +n stands for n more.";
-  function addWhy(viewer) {
-    const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
-    viewer.panels.prepend(panel);
-    const state = { isShown: true, isAsked: false };
+  function addFindings(viewer) {
+    const { view, drawer, commands } = viewer, section = drawer.add("findings", "Findings"), state = { isAsked: false, foldsOpen: false };
     const ask = viewer.askWhy && (() => {
-      Object.assign(state, { isAsked: true, isShown: true });
+      state.isAsked = true;
       viewer.askWhy();
-      show();
+      show(true);
     });
-    const toggle = async () => {
-      if (!isTold(view) && ask) return ask();
-      if (!panel.hidden && !await isSeen(panel)) return panel.scrollIntoView({ block: "nearest" });
-      state.isShown = !state.isShown;
-      show();
-    };
-    const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
+    const toggle = () => !isTold(view) && ask ? ask() : drawer.toggle();
+    const button = makeButton("Findings", { label: "Findings, and details of what is selected", class: "gsl-findings-button", "aria-expanded": "false", onclick: toggle });
     viewer.tools.append(button);
-    function show() {
-      button.hidden = !view.why && !ask && !view.notes.length;
-      panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length);
-      button.setAttribute("aria-pressed", String(!panel.hidden));
-      panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
+    function show(isAskedFor = false) {
+      const nodes = sectionNodes(viewer, state, ask), count = state.isAsked ? 0 : reasonsOf(view).findings.filter(({ folds }) => !folds).length;
+      button.textContent = count ? `Findings ${formatCount(count)}` : ask && !view.why ? "Why?" : "Findings";
+      drawer.fill(section, nodes, isAskedFor);
       press();
     }
-    const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
-      const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
-      const [button2, says, does] = item.children;
-      button2.setAttribute("aria-pressed", String(isShown));
-      if (isShown) showItem(item, button2);
-      says.textContent = text;
-      does.textContent = fix;
+    const items = () => section.querySelectorAll(".gsl-found-one");
+    const press = () => items().forEach((item) => {
+      const number = Number(item.dataset.number), isShown = view.reason?.number === number, place = isShown ? view.reason.place : 0;
+      const { pieces } = reasonsOf(view).findings[number - 1], { text, fix } = pieces[place];
+      item.querySelector(".gsl-reason").setAttribute("aria-pressed", String(isShown));
+      item.querySelector(".gsl-says").textContent = text;
+      item.querySelector(".gsl-fix").textContent = fix;
+      const next = isShown && view.reason.isShown ? place + 1 : place;
+      item.querySelector(".gsl-go").textContent = pieces.length > 1 ? `Show ${next % pieces.length + 1} of ${formatCount(pieces.length)}` : "Show";
+      if (isShown) bring(item);
     });
-    function showItem(item, button2) {
-      if (item.parentElement.contains(document.activeElement)) button2.focus({ preventScroll: true });
-      for (const list of [item.parentElement, viewer.panels]) {
-        const own = item.getBoundingClientRect(), { top, bottom } = list.getBoundingClientRect();
-        list.scrollTop += own.top < top ? own.top - top : Math.max(0, Math.min(own.bottom - bottom, own.top - top));
-      }
+    function bring(item) {
+      const folds = item.closest("details"), focused = document.activeElement;
+      if (folds) folds.open = true;
+      drawer.bring(item);
+      if (section.contains(focused) && !item.contains(focused)) item.querySelector(".gsl-reason").focus({ preventScroll: true });
     }
-    const commands = viewer.commands;
     commands.askWhy = ask;
     commands.nextReason = () => {
       if (!view.why && ask) return ask();
@@ -2329,28 +2325,28 @@ var gpustreamlab = (() => {
       if (property === "why") state.isAsked = false;
       if (property === "why" || property === "notes") show();
       else if (property === "reason") press();
-      else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
+      else if (property === "drawer") button.setAttribute("aria-expanded", String(drawer.isOpen));
+      else if (property === "pinned" && view.reason && view.pinned && !isPinned(view, shownPiece(view))) view.set("reason", null);
     });
     show();
   }
-  var isSeen = (element) => new Promise((done) => {
-    const watch = new IntersectionObserver(([{ intersectionRect: seen, boundingClientRect: own }]) => {
-      watch.disconnect();
-      done(seen.height >= Math.min(40, own.height / 2));
-    });
-    watch.observe(element);
-  });
   var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
-  function panelNodes(viewer, { isAsked }, ask) {
-    const { view } = viewer;
+  function sectionNodes(viewer, { isAsked }, ask) {
+    const { view } = viewer, { line = "", notes = [], more = 0, bound = [] } = view.why ?? {};
+    if (isAsked) return [makeNode("h3", { text: "Findings" }), makeNode("p", { text: ASKED })];
+    const { findings } = reasonsOf(view), list = (some) => makeNode("ol", { class: "gsl-list-of-findings" }, ...some.map((finding) => findingNode(viewer, finding)));
+    if (!view.why && !findings.length) return [];
+    const open = findings.filter(({ folds: folds2 }) => !folds2), folded = findings.filter(({ folds: folds2 }) => folds2);
     const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
-    const head2 = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again);
-    if (isAsked) return [head2];
-    const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {};
-    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT + (findings.some(({ pieces }) => pieces.length > 1) ? MORE_HINT : "")] : [], ...notes];
-    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(viewer, finding)));
-    const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
-    return [head2, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+    const folds = (summary, ...nodes) => makeNode("details", {}, makeNode("summary", { text: summary }), ...nodes);
+    const rest = more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [];
+    return [
+      makeNode("header", {}, makeNode("h3", { text: "Findings" }), again),
+      ...open.length ? [list(open)] : [makeNode("p", { text: line, dir: "auto" })],
+      ...bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" })),
+      ...folded.length ? [folds(`${formatCount(folded.length)} more without a known gain`, list(folded))] : [],
+      ...notes.length || rest.length || open.length && line ? [folds("How this was found", ...[...open.length ? [line] : [], ...rest, ...notes].map((text) => makeNode("p", { class: "gsl-note", text, dir: "auto" })))] : []
+    ];
   }
   function signButton({ head: head2, kind = "cause", sign }, label, onclick) {
     const button = makeButton(head2, { label, class: "gsl-reason", dir: "auto", onclick });
@@ -2358,16 +2354,24 @@ var gpustreamlab = (() => {
     return button;
   }
   function findingNode(viewer, finding) {
-    const { head: head2, number, note } = finding;
-    const { view, figureElement: figure } = viewer, commands = viewer.commands;
-    const go = () => {
-      const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
-      showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
-      const { bottom, height } = figure.getBoundingClientRect();
-      if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
-    };
+    const { head: head2, number, note, gain, count, code, lines } = finding, { view, commands } = viewer;
+    const now = () => reasonsOf(view).findings[number - 1].pieces;
+    const light = () => view.reason?.number === number ? view.set("reason", null) : choosePieces(view, now());
+    const go = () => showPiece(view, now()[view.reason?.number === number && view.reason.isShown ? (view.reason.place + 1) % now().length : 0]);
+    const facts = [gain, count > 1 ? `${formatCount(count)} times` : ""].filter(Boolean).join(" · ");
+    const text = lines.join("\n"), copy = lines.length ? makeButton("Copy", { label: `Copy ${text}`, onclick: () => copyText(text, copy, box) }) : null;
+    const box = lines.length ? makeNode("div", { class: "gsl-lines" }, makeNode("code", { dir: "ltr" }, ...text.split(BREAKS).flatMap((part, at) => at ? [makeNode("wbr"), part] : [part])), copy) : null;
     const own = note ? [makeButton("Edit", { label: `Edit the note ${head2}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head2}`, onclick: () => commands.dropNote(note) })] : [];
-    return makeNode("li", {}, signButton(finding, head2, go), makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own);
+    return makeNode(
+      "li",
+      { class: "gsl-found-one", "data-number": number },
+      signButton(finding, head2, light),
+      facts || code ? makeNode("p", { class: "gsl-gain" }, facts, code ? makeNode("small", { text: code, dir: "auto" }) : null) : null,
+      makeNode("p", { class: "gsl-says", dir: "auto" }),
+      box,
+      makeNode("p", { class: "gsl-fix", dir: "auto" }),
+      makeNode("div", { class: "gsl-does" }, makeButton("Show", { label: `Show where: ${head2}`, class: "gsl-go", onclick: go }), ...own)
+    );
   }
 
   // gaps.js
@@ -2390,9 +2394,7 @@ var gpustreamlab = (() => {
   }
   function addGaps(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true });
-    viewer.panels.append(panel);
-    const show = () => showGap(viewer, panel);
+    const section = viewer.drawer.add("gap", "Details of the gap"), show = () => showGap(viewer, section);
     view.on("look", (property) => {
       if (property === "pinned" && view.pinned && view.gap) view.set("gap", null);
       else if (property === "gap" || property === "why" && view.gap) show();
@@ -2401,11 +2403,9 @@ var gpustreamlab = (() => {
       if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null);
     });
   }
-  function showGap(viewer, panel) {
-    const { view } = viewer, { gap } = view;
-    panel.hidden = !gap;
-    panel.replaceChildren();
-    if (!gap) return;
+  function showGap(viewer, section) {
+    const { view, drawer } = viewer, { gap } = view;
+    if (!gap) return drawer.fill(section, []);
     const title = `idle ${exactTime(gap.end - gap.start)}`, why = gapReasons(viewer, gap);
     const word = reasonsOf(view).gapWords.get(`${gap.lane} ${gap.end}`);
     const facts = [["stream", laneText(view.tables.lanes[gap.lane])], ["from", exactTime(gap.start)], ["to", exactTime(gap.end)], ...word ? [["idle for", word]] : []];
@@ -2414,7 +2414,7 @@ var gpustreamlab = (() => {
       view.set("gap", null);
       viewer.focus();
     } });
-    panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why);
+    drawer.fill(section, [makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why], true);
     viewer.announce([title, ...facts.map((pair) => pair.join(" ")), ...why.map((node) => node.textContent)].join(", "));
   }
   function workBehind({ store, tables, laneRows }, { lane, end }) {
@@ -2509,12 +2509,12 @@ var gpustreamlab = (() => {
   var arePlaced = ({ tables: { rows } }, ...codes) => codes.every((code) => rows[code]?.top >= 0);
   function edgesInView(view, edges) {
     const { rows } = view.tables, { x0, x1, row0, row1 } = edges, places = [];
-    const isSeen2 = new Uint8Array(rows.length);
-    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen2[row] = view.isSeen(rows[row]);
+    const isSeen = new Uint8Array(rows.length);
+    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = view.isSeen(rows[row]);
     let total = 0;
     for (let i = 0; i < edges.length; i++) {
-      const isSource = isSeen2[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
-      if (!isSource && !(isSeen2[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
+      const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
+      if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
       if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue;
       if (edges.told[i] && !view.store.filter) continue;
       if (++total <= FEW_EDGES) places.push(i);
@@ -3033,6 +3033,7 @@ var gpustreamlab = (() => {
     const { view, theme } = painter, piece = shownPiece(view);
     if (view.gap) paintGap(ctx, painter, view.gap, theme.accent);
     if (!piece) return;
+    for (const { late } of reasonsOf(view).findings[piece.number - 1].pieces) outline(ctx, view, late, theme[COLOURS[piece.kind] ?? "warn"], theme.paper);
     if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn);
     for (const hit of [piece.other, piece.call]) outline(ctx, view, hit, theme.warn, theme.paper);
   }
@@ -3046,11 +3047,11 @@ var gpustreamlab = (() => {
   }
 
   // details.js
+  var FIRST_FACTS = /* @__PURE__ */ new Set(["stray", "stream", "thread", "partition", "kind", "call", "blocked", "SMs", "range", "names"]);
   function addDetails(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true });
-    viewer.panels.append(panel);
-    const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }) };
+    const panel = viewer.drawer.add("details", "Details of the pinned span");
+    const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits gsl-ties" }) };
     const refresh = (property) => keepPinned(viewer, panel, state, property);
     onClick(viewer, (event) => {
       if (!viewer.commands.isMeasuring()) pinUnder(viewer, event);
@@ -3091,20 +3092,19 @@ var gpustreamlab = (() => {
     if (textOf2(nodes) !== textOf2(waits.children)) waits.replaceChildren(...nodes);
   }
   function showDetails(viewer, panel, hit, waits) {
-    const { view } = viewer;
-    panel.hidden = !hit;
-    if (!hit) return panel.replaceChildren();
-    const title = hitTitle(view, hit);
-    const facts = [...hitFacts(view, hit), ...placeFacts(view, hit)];
+    const { view, drawer } = viewer;
+    if (!hit) return drawer.fill(panel, []);
+    const title = hitTitle(view, hit), [start, end] = timesOf(view, hit);
+    const facts = [...hitFacts(view, hit), ...placeFacts(view, hit)], isFirst = ([label]) => FIRST_FACTS.has(label);
     const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) });
     const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(...timesOf(view, hit)) });
     const close = makeButton("Unpin", { key: "Escape", onclick: () => {
       view.set("pinned", null);
       viewer.focus();
     } });
-    const head2 = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
-    waits.replaceChildren();
-    panel.replaceChildren(head2, factList(facts), waits, ...enclosingNodes(view, hit));
+    const head2 = makeNode("header", {}, makeNode("h3", { text: `${title} · ${formatNs(end - start)}`, dir: "auto" }), zoom, copy, close);
+    waits.replaceChildren(...waitNodes(view, hit));
+    drawer.fill(panel, [head2, factList(facts.filter(isFirst)), waits, makeNode("div", { class: "gsl-ties" }, ...enclosingNodes(view, hit)), factList(facts.filter((fact) => !isFirst(fact)))], true);
     viewer.announce([title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
   }
   function placeFacts(view, { row: code, index }) {
@@ -3132,6 +3132,99 @@ var gpustreamlab = (() => {
   function factsText(title, facts) {
     return [`name	${title}`, ...facts.map(([label, text]) => `${label}	${text.replaceAll("\n", ", ")}`)].join("\n");
   }
+
+  // drawer.js
+  var NARROW_PX2 = 860;
+  function addDrawer(viewer) {
+    const { view, fills, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer);
+    commands.shutDrawer = () => drawer.shut();
+    if (!drawer.isNarrow && !view.isLive && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) drawer.open();
+  }
+  var Drawer = class {
+    constructor(viewer) {
+      Object.assign(this, { viewer, isOpen: false, opener: null, hint: makeNode("p", { class: "gsl-note", text: "Click a bar, a gap of a lane, or a sign." }) });
+      const close = makeButton("×", { label: "Shut the drawer", key: "Escape", class: "gsl-shut", onclick: () => {
+        this.shut();
+        viewer.focus();
+      } });
+      this.element = makeNode("aside", { class: "gsl-drawer", "aria-label": "Findings and details", tabindex: "0", hidden: true }, close, this.hint);
+      viewer.body.append(this.element);
+      const observer = new ResizeObserver(() => this.place());
+      observer.observe(viewer.element);
+      viewer.atEnd(() => observer.disconnect());
+      this.place();
+    }
+    get isNarrow() {
+      return this.viewer.element.clientWidth < NARROW_PX2;
+    }
+    /** Add a section, which is hidden where it has nothing to tell. */
+    add(name, label) {
+      const section = makeNode("section", { class: `gsl-section gsl-${name}`, "aria-label": label, hidden: true });
+      this.element.append(section);
+      return section;
+    }
+    /** Fill a section, or empty it; `isAsked`: someone wants to read it, so it comes into sight. */
+    fill(section, nodes, isAsked = false) {
+      section.hidden = !nodes.length;
+      section.replaceChildren(...nodes);
+      this.hint.hidden = [...this.element.children].some((child) => child.tagName === "SECTION" && !child.hidden);
+      if (nodes.length && isAsked) this.bring(section);
+      else if (!nodes.length) queueMicrotask(() => {
+        if (this.opener === section && section.hidden) this.shut();
+      });
+    }
+    bring(section) {
+      const wasOpen = this.isOpen;
+      this.open();
+      if (!wasOpen || this.opener) this.opener = section.closest("section");
+      const { top, bottom } = section.getBoundingClientRect(), own = this.element.getBoundingClientRect();
+      if (top < own.top || bottom > own.bottom) this.element.scrollTop += Math.min(top - own.top, Math.max(top - own.top - 32, bottom - own.bottom));
+    }
+    toggle() {
+      return this.isOpen ? this.shut() : this.open();
+    }
+    open() {
+      if (!this.isOpen) this.set(true);
+    }
+    /** Whether there was anything to shut. */
+    shut() {
+      const wasOpen = this.isOpen;
+      if (wasOpen) this.set(false);
+      return wasOpen;
+    }
+    set(isOpen) {
+      const { viewer: { element, view } } = this, { start, end } = view.extent(), isWhole = view.x0 <= start && view.x1 >= end;
+      this.isOpen = isOpen;
+      this.opener = null;
+      this.keepScale(() => {
+        this.element.hidden = !isOpen;
+        element.classList.toggle("gsl-open", isOpen && !this.isNarrow);
+      });
+      if (!isOpen && isWhole) view.fit();
+      this.place();
+      view.emit("look", "drawer");
+    }
+    /** Make the picture wider or narrower at its right end, where time goes on or is cut. */
+    keepScale(change2) {
+      const { view, figureElement: figure, plotView } = this.viewer, { x0, nsPerPx, frame } = view, before = figure.clientWidth;
+      change2();
+      const morePx = figure.clientWidth - before;
+      if (!morePx || !plotView) return;
+      view.frame = { ...frame, right: frame.right + morePx };
+      view.setRange(x0, x0 + nsPerPx * (view.frame.right - frame.left));
+      const [start, end] = view.pinned ? timesOf(view, view.pinned) : view.gap ? [view.gap.start, view.gap.end] : [x0, x0], width = view.x1 - x0;
+      if (start < view.x1 - 0.02 * width) return;
+      const by = Math.min(end, start + 0.9 * width) + 0.02 * width - view.x1;
+      view.setRange(x0 + by, x0 + by + width);
+    }
+    /** At the right as high as the window allows; at the bottom as a sheet. */
+    place() {
+      const { viewer: { element, body, fills }, isNarrow } = this;
+      element.classList.toggle("gsl-open", this.isOpen && !isNarrow);
+      element.classList.toggle("gsl-narrow", isNarrow);
+      this.element.style.setProperty("--gsl-above", `${fills ? Math.round(body.getBoundingClientRect().top + window.scrollY) : 0}px`);
+    }
+  };
 
   // follow.js
   var FOLLOW_NS = 1e10;
@@ -3362,10 +3455,9 @@ var gpustreamlab = (() => {
   function leaveOne(viewer) {
     const { view } = viewer, commands = viewer.commands;
     if (commands.leaveRuler()) return;
-    if (view.pinned) return view.set("pinned", null);
-    if (view.gap) return view.set("gap", null);
-    if (view.reason) return view.set("reason", null);
-    if (!commands.closeTotals()) commands.clearSearch();
+    const chosen = ["pinned", "reason", "gap"].filter((key) => view[key]);
+    if (chosen.length) return chosen.forEach((key) => view.set(key, null));
+    if (!commands.closeTotals() && !commands.clearSearch()) commands.shutDrawer();
   }
   function stepSpan(view, direction) {
     const from = view.pinned;
@@ -5032,7 +5124,7 @@ var gpustreamlab = (() => {
       box.value = text ?? "";
       run();
     });
-    commands.clearSearch = clear;
+    commands.clearSearch = () => Boolean(box.value) && (clear(), true);
   }
   function matchPlace({ pinned, store, matches }, total) {
     if (!pinned || !isSpan(pinned) || !store.row(pinned.row).isMatch(pinned.index, matches)) return `${formatCount(total)} found`;
@@ -5108,9 +5200,8 @@ var gpustreamlab = (() => {
     };
     const refresh = () => {
       state.frame = 0;
-      const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer));
-      if (!told) return hide();
-      const { key, hit = null } = told;
+      const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer)), { key, hit = null } = told || {};
+      if (!told || hit && viewer.drawer.isOpen && key === keyOf(view, view.pinned)) return hide();
       if (key !== state.key) {
         state.key = key;
         tip.replaceChildren(...told.nodes());
@@ -5145,13 +5236,14 @@ var gpustreamlab = (() => {
   function toldAt(view, { x, y }) {
     const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y);
     if (sign) return plain(signTitle(view, sign.piece), [], [sign.piece.text, sign.piece.fix, moreText(sign.more)]);
-    if (hit) return { hit, key: JSON.stringify([hit, view.store.length]), nodes: () => hitNodes(view, hit) };
+    if (hit) return { hit, key: keyOf(view, hit), nodes: () => hitNodes(view, hit) };
     if (marks.length) return { key: JSON.stringify(marks.map(({ time, text }) => [time, text])), nodes: () => markNodes(marks) };
     const memory = memoryAt(view, x, y);
     if (memory) return plain(`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts);
     const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : stripAt(view, x, y)) ?? [];
     return title === void 0 ? null : plain(title, facts, [hint]);
   }
+  var keyOf = (view, hit) => JSON.stringify([hit, view.store.length]);
   var plain = (...told) => ({ key: JSON.stringify(told), nodes: () => tipNodes(...told) });
   function tipNodes(title, facts, lines = []) {
     const below = lines.filter(Boolean).map((text) => makeNode("p", { text, dir: "auto" }));
@@ -5302,13 +5394,13 @@ var gpustreamlab = (() => {
   var AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp: false };
   function addTotals(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true });
-    viewer.panels.append(panel);
+    const panel = viewer.drawer.add("selection", "Totals");
     const state = { ...AT_FIRST, selection: null }, commands = viewer.commands;
-    const draw = () => showTotals(viewer, panel, state, change2);
+    const draw = (isAsked) => showTotals(viewer, panel, state, change2, isAsked);
     const change2 = (changes) => {
+      const wasOpen = state.isOpen;
       Object.assign(state, changes);
-      draw();
+      draw(!wasOpen);
     };
     const open = () => change2({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope });
     const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() });
@@ -5342,16 +5434,15 @@ var gpustreamlab = (() => {
     const start = Math.floor(found?.start), end = Math.ceil(found?.end), own = { start, end, lanes: found?.lanes, isAll: found?.lanes === lanes && isAll };
     return end > start ? { ...own, of: own.isAll ? all : own } : null;
   }
-  function showTotals(viewer, panel, state, change2) {
-    const { view } = viewer, own = state.isOpen ? windowOf(view, state) : null;
-    panel.hidden = !state.isOpen;
-    if (!own) return panel.replaceChildren(...state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : []);
+  function showTotals(viewer, panel, state, change2, isAsked) {
+    const { view, drawer } = viewer, own = state.isOpen ? windowOf(view, state) : null;
+    if (!own) return drawer.fill(panel, state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : [], isAsked);
     state.reachNs = view.store.lastNs;
-    const scrolled = panel.querySelector(".gsl-table")?.scrollTop ?? 0, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry;
+    const scrolled = drawer.element.scrollTop, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry;
     const table = totalTable(view, state, rowsOf(view, state.by, totals(view.store, view.tables, own), own), change2);
     const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What is hidden counts too." })] : [];
-    panel.replaceChildren(head(viewer, panel, state, own, change2), table, ...note);
-    table.scrollTop = scrolled;
+    drawer.fill(panel, [head(viewer, panel, state, own, change2), table, ...note], isAsked);
+    if (!isAsked) drawer.element.scrollTop = scrolled;
     if (focused) [...panel.querySelectorAll("[data-entry]")].find(({ dataset }) => dataset.entry === focused)?.focus({ preventScroll: true });
   }
   function head(viewer, panel, state, own, change2) {
@@ -5404,21 +5495,21 @@ var gpustreamlab = (() => {
       partition: "Time in which anything used the partition's SMs: what overlaps counts once, and copies use none",
       pair: `Time in which both were ${word}, and its share of the time of the stream that has less of it`
     }[by];
-    const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", title: about, "aria-sort": own === key ? isUp ? "ascending" : "descending" : null }, makeButton(text, {
+    const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", role: "columnheader", title: about, "aria-sort": own === key ? isUp ? "ascending" : "descending" : null }, makeButton(text, {
       label: `Sort by ${text}`,
       "data-entry": `sort ${own}`,
       onclick: () => change2({ sort: own, isUp: own === key ? !isUp : own === "text" })
     }));
-    const body = makeNode("tbody", {}, ...rows.slice(0, TABLE_ROWS).map((row) => {
+    const body = makeNode("tbody", { role: "rowgroup" }, ...rows.slice(0, TABLE_ROWS).map((row) => {
       const isOn = Boolean(row.entry) && isAlone(view, row.entry), swatch = row.style?.fill ? makeSwatch(row.style) : null;
       const name = row.entry ? makeNode("button", { type: "button", "aria-pressed": String(isOn), "data-entry": `row ${row.text}`, text: row.text }) : row.text;
       const click = row.entry && { class: "gsl-row", onclick: () => showOnly(view, row.entry) };
-      return makeNode("tr", { ...click }, makeNode("th", { scope: "row", title: row.text, dir: "auto" }, swatch, name), ...columns.map((column) => makeNode("td", { text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })));
+      return makeNode("tr", { role: "row", ...click }, makeNode("th", { scope: "row", role: "rowheader", title: row.text, dir: "auto" }, swatch, name), ...columns.map((column) => makeNode("td", { role: "cell", text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })));
     }));
     const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : "";
     if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })));
-    const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
-    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
+    const heads = makeNode("thead", { role: "rowgroup" }, makeNode("tr", { role: "row" }, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
+    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { role: "table", title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
   }
 
   // viewer.js
@@ -5430,7 +5521,7 @@ var gpustreamlab = (() => {
   var CELL_SHARE = 0.72;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress];
+  var CONTROLS = [addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addLegend, addFollow, addAddress];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null }) {
       Object.assign(this, { Bokeh, item, askWhy, fills, address, notes, savePage });
@@ -5452,10 +5543,10 @@ var gpustreamlab = (() => {
       this.bar = part("bar", this.tools);
       this.news = part("news");
       this.figureElement = part("figure", this.news);
-      this.panels = part("panels");
+      this.body = part("body", this.figureElement, part("minimap"));
       this.status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" });
       const about = { tabindex: "0", role: "region", "aria-label": "Timeline. Press question mark for its keys." };
-      this.element = make("viewer", about, this.bar, this.figureElement, part("minimap"), this.panels, this.status);
+      this.element = make("viewer", about, this.bar, this.body, this.status);
       this.element.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`;
       parent.append(this.element);
     }
@@ -5484,6 +5575,7 @@ var gpustreamlab = (() => {
     async start() {
       while (!this.figureElement.isConnected && !this.isDestroyed) await new Promise((done) => setTimeout(done, 50));
       if (this.isDestroyed) return this;
+      addDrawer(this);
       this.document = this.Bokeh.require("document/document").Document.from_json(structuredClone(this.item.doc));
       this.plot = this.document.roots()[0];
       this.preparePlot();
@@ -5514,19 +5606,18 @@ var gpustreamlab = (() => {
       const { plot, view } = this, width = this.figureElement.clientWidth || 1200;
       view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX2), this.fills);
       const { innerPx } = view.parts;
-      const height = innerPx + AXIS_PX + RIM_PX2, namesPx = Math.max(90, width * NARROW_BORDER);
+      const height = innerPx + AXIS_PX + RIM_PX2, namesPx = Math.max(90, this.element.clientWidth * NARROW_BORDER);
       const left = Math.round(Math.min(view.tables.border_px, namesPx));
       plot.setv({ height, min_border_top: RIM_PX2, min_border_bottom: AXIS_PX, min_border_left: left });
       if (!this.plotView) view.frame = { left, top: RIM_PX2, right: width, bottom: RIM_PX2 + innerPx };
       plot.y_range.setv({ start: innerPx, end: 0 });
       this.figureElement.style.minHeight = `${height}px`;
     }
-    // How high the figure may be, so that its axis, the controls and the panels below it are in view together. A page fills the
-    // window; in a notebook's cell, and beside others, the panels come below.
+    // How high the figure may be, so that its axis and the controls are in view together. A page fills the window.
     figureRoom() {
       const { element, figureElement } = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight;
       const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX;
-      if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + this.panels.offsetHeight);
+      if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides);
       const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom;
       return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides);
     }
@@ -5572,7 +5663,7 @@ var gpustreamlab = (() => {
         clearTimeout(due);
         due = setTimeout(() => reviveCanvases(this.figureElement), 400);
       });
-      for (const element of [...this.element.children, ...this.fills ? [document.documentElement] : []]) observer.observe(element);
+      for (const element of [this.bar, ...this.body.children, ...this.fills ? [document.documentElement] : []]) observer.observe(element);
       window.addEventListener("resize", () => this.sizePlot(), { signal: this.signal });
       this.atEnd(() => {
         clearTimeout(due);

@@ -107,10 +107,9 @@ function fitNext(view) {
 function leaveOne(viewer) {
   const { view } = viewer, commands = viewer.commands
   if (commands.leaveRuler()) return
-  if (view.pinned) return view.set("pinned", null)
-  if (view.gap) return view.set("gap", null)
-  if (view.reason) return view.set("reason", null)
-  if (!commands.closeTotals()) commands.clearSearch()
+  const chosen = ["pinned", "reason", "gap"].filter(key => view[key])
+  if (chosen.length) return chosen.forEach(key => view.set(key, null))
+  if (!commands.closeTotals() && !commands.clearSearch()) commands.shutDrawer()
 }
 
 /** Pin the previous or next span of the pinned one's row. */

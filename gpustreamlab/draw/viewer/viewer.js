@@ -2,6 +2,8 @@
 
 import { addAddress } from "./address.js"
 import { addDetails } from "./details.js"
+import { addDrawer } from "./drawer.js"
+import { addFindings } from "./findings.js"
 import { addFollow } from "./follow.js"
 import { addGaps } from "./gaps.js"
 import { addKeys } from "./keys.js"
@@ -22,7 +24,6 @@ import { readTheme, themePlot, watchTheme } from "./theme.js"
 import { addTips } from "./tips.js"
 import { addTotals } from "./totals_table.js"
 import { View } from "./view.js"
-import { addWhy } from "./why_panel.js"
 
 const RIM_PX = 2 // Above the frame.
 const AXIS_PX = 48 // Ticks and title below it.
@@ -31,7 +32,7 @@ const LEAST_FIGURE_PX = 240, LEAST_PHONE_PX = 340 // A window that has less room
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress] // In their order.
+const CONTROLS = [addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addLegend, addFollow, addAddress] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null}) {
@@ -57,10 +58,10 @@ export class Viewer {
     this.bar = part("bar", this.tools)
     this.news = part("news") // Beside the title of the axis, where nothing else is: so the picture does not move.
     this.figureElement = part("figure", this.news)
-    this.panels = part("panels")
+    this.body = part("body", this.figureElement, part("minimap"))
     this.status = makeNode("div", {class: "gsl-status gsl-out", role: "status", "aria-live": "polite"})
     const about = {tabindex: "0", role: "region", "aria-label": "Timeline. Press question mark for its keys."}
-    this.element = make("viewer", about, this.bar, this.figureElement, part("minimap"), this.panels, this.status)
+    this.element = make("viewer", about, this.bar, this.body, this.status)
     this.element.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`
     parent.append(this.element)
   }
@@ -82,6 +83,7 @@ export class Viewer {
   async start() {
     while (!this.figureElement.isConnected && !this.isDestroyed) await new Promise(done => setTimeout(done, 50))
     if (this.isDestroyed) return this
+    addDrawer(this)
     this.document = this.Bokeh.require("document/document").Document.from_json(structuredClone(this.item.doc))
     this.plot = this.document.roots()[0]
     this.preparePlot()
@@ -111,7 +113,7 @@ export class Viewer {
     const {plot, view} = this, width = this.figureElement.clientWidth || 1200
     view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX), this.fills)
     const {innerPx} = view.parts
-    const height = innerPx + AXIS_PX + RIM_PX, namesPx = Math.max(90, width * NARROW_BORDER)
+    const height = innerPx + AXIS_PX + RIM_PX, namesPx = Math.max(90, this.element.clientWidth * NARROW_BORDER)
     const left = Math.round(Math.min(view.tables.border_px, namesPx))
     plot.setv({height, min_border_top: RIM_PX, min_border_bottom: AXIS_PX, min_border_left: left})
     // Before the figure has a frame, ticks are chosen by one of about its width.
@@ -120,12 +122,11 @@ export class Viewer {
     this.figureElement.style.minHeight = `${height}px` // The page does not jump while the figure is made.
   }
 
-  // How high the figure may be, so that its axis, the controls and the panels below it are in view together. A page fills the
-  // window; in a notebook's cell, and beside others, the panels come below.
+  // How high the figure may be, so that its axis and the controls are in view together. A page fills the window.
   figureRoom() {
     const {element, figureElement} = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight
     const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX
-    if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + this.panels.offsetHeight)
+    if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides)
     const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom
     return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides)
   }
@@ -173,7 +174,7 @@ export class Viewer {
       clearTimeout(due)
       due = setTimeout(() => reviveCanvases(this.figureElement), 400)
     })
-    for (const element of [...this.element.children, ...(this.fills ? [document.documentElement] : [])]) observer.observe(element)
+    for (const element of [this.bar, ...this.body.children, ...(this.fills ? [document.documentElement] : [])]) observer.observe(element)
     window.addEventListener("resize", () => this.sizePlot(), {signal: this.signal})
     this.atEnd(() => { clearTimeout(due); observer.disconnect() })
   }
