@@ -1,4 +1,4 @@
-"""The findings of a page, grouped by what mends them: in plain words, with the line to copy, the place of each piece, and each gap."""
+"""The findings of a page, one for each thing to change: in plain words, with the line to copy and all places; and each gap."""
 
 from __future__ import annotations
 
