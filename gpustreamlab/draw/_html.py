@@ -59,7 +59,8 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     with Pool(1) as pool:  # both take long, and numpy works without the interpreter's lock
         why = pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
         picture = plan_picture(trace) if picture is None else picture
-        data, spans = page_letters(*page_data(picture, why=why.result()))
+        told = why.result()
+        data, spans = page_letters(*page_data(picture, why=told))
     advice = grid_advice(trace)
     return fill_template(
         "page.html",
@@ -68,7 +69,7 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         header=header_html(picture.header, picture.scene.notes),
         advice=f'<p class="gsl-source">{escape(advice)}</p>' if advice else "",
         # Not as an image: that would be a third larger, and where this is shown no scripts run anyway.
-        static=f"<noscript>{timeline_svg(trace, picture=picture)}</noscript>" if with_static else "",
+        static=f"<noscript>{timeline_svg(trace, picture=picture, why=told)}</noscript>" if with_static else "",
         bokeh=bokeh_text(),
         viewer=viewer_packed(),
         data=data,

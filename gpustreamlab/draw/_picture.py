@@ -37,8 +37,9 @@ from gpustreamlab.analysis import (
 from gpustreamlab.draw._columns import SpanColumns, columns_of
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._scene import Scene, plan_scene, stray_facts
+from gpustreamlab.draw._why import missing_order_count
 from gpustreamlab.model import NO_COMMON_TIME, Trace, TraceMetadata
-from gpustreamlab.typing import CaptureTier, Int64Array, NoteKind, SpanKind
+from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -187,7 +188,7 @@ def plan_header(
     sms_fact = _SMS_BY_RANGES if counts_ranges else _SMS_BY_KERNELS
     span_count = len(trace) if span_count is None else span_count
     pending = meta.pending_spans if pending_count is None else pending_count
-    hazard_count = len({note.text for note in trace.notes if note.kind is NoteKind.HAZARD})
+    order_count = missing_order_count(trace)
     strayed, is_enforced = stray_facts(trace), trace.layout is None or trace.layout.is_enforced
     counts = counts_text(trace, span_count)
     length = f" · {format_ns(width_ns)}" if span_count else ""
@@ -200,7 +201,7 @@ def plan_header(
         sentence=_sentence(trace, finding, format_ns(width_ns) if span_count else ""),
         lost=", ".join(
             [
-                *([count_text(hazard_count, "hazard")] if hazard_count else []),
+                *([count_text(order_count, "hazard")] if order_count else []),
                 *(["strays"] if strayed else []),
                 *([] if is_enforced else ["partitions not enforced"]),
                 *([f"{meta.dropped_spans:,} dropped"] if meta.dropped_spans else []),
@@ -217,7 +218,7 @@ def plan_header(
             ]
         ),
         has_common_time=NO_COMMON_TIME not in meta.missing,
-        missing=(*_hazard_facts(hazard_count), *missing_facts(meta), *strayed, *partition_warnings(trace)),
+        missing=(*_hazard_facts(order_count), *missing_facts(meta), *strayed, *partition_warnings(trace)),
         empty=pending_text(pending, meta) if pending else empty_hint(meta),
     )
 

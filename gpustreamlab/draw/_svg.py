@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,7 @@ from gpustreamlab.draw._sm_map import (
     step_path,
     svg_text,
 )
+from gpustreamlab.draw._why import finding_lines, why_tables
 from gpustreamlab.errors import MissingExtraError, OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
@@ -132,9 +134,16 @@ WIDTH_LIMITS_MM = (40.0, 420.0)  # Least and most width of a picture in a docume
 
 
 def timeline_svg(
-    trace: Trace, *, picture: Picture | None = None, max_bars: int = MAX_SVG_BARS, width_mm: float | None = None
+    trace: Trace,
+    *,
+    picture: Picture | None = None,
+    why: Mapping[str, Any] | None = None,
+    max_bars: int = MAX_SVG_BARS,
+    width_mm: float | None = None,
 ) -> str:
-    """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis. No scripts, all names escaped.
+    """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis, findings. No scripts, all names escaped.
+
+    `why` is what `why_tables` says of it, where that is known already.
 
     Every span is in it: those that are too narrow share a bar with their neighbours, by the rule of the page.
     """
@@ -154,8 +163,10 @@ def timeline_svg(
         else []
     )
     parts = [*head, *_lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *axis]
-    parts += [*_plot_shapes(picture, items, steps, plot), *strip, *notes]
-    height_px = round(plot.bottom_px + 40)
+    why = why_tables(trace, scene.zero_ns) if why is None else why
+    found, found_px = _findings(finding_lines(why), plot.bottom_px + 40)
+    parts += [*_plot_shapes(picture, items, steps, plot), *strip, *notes, *found]
+    height_px = round(plot.bottom_px + 40 + found_px)
     size = f'width="{WIDTH_PX}" height="{height_px}"'
     if width_mm is not None:
         size = f'width="{width_mm:g}mm" height="{height_px * width_mm / WIDTH_PX:.2f}mm"'
@@ -165,6 +176,16 @@ def timeline_svg(
         f"<title>{escape(picture.header.title)}</title><defs>{hatch_patterns()}</defs>"
         f'<rect width="100%" height="100%" fill="{PAPER}"/>{"".join(parts)}</svg>'
     )
+
+
+def _findings(lines: Sequence[str], top_px: float) -> tuple[list[str], float]:
+    """Write findings below the picture, and return how high they are."""
+    if not lines:
+        return [], 0.0
+    wrapped = [part for line in lines for part in textwrap.wrap(line, 140, subsequent_indent="\N{NO-BREAK SPACE}" * 4)]
+    texts = [svg_text(12, top_px + 16, "Findings", "start", INK, 12)]
+    texts += [svg_text(12, top_px + 33 + 17 * place, text, "start", INK, 12) for place, text in enumerate(wrapped)]
+    return texts, 24.0 + 17 * len(wrapped)
 
 
 def _plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:

@@ -264,6 +264,11 @@ def hazard_entries(drawn: Drawn) -> Iterator[dict[str, Any]]:
         yield entry | {"code": kinds, "gain": "results may be wrong", "lines": [line] if line else []}
 
 
+def missing_order_count(trace: Trace) -> int:
+    """Count the lines that would mend all hazards of a trace: there is one entry for each."""
+    return len({_missing_order(note)[0] for note in trace.notes if note.kind is NoteKind.HAZARD})
+
+
 def _missing_order(note: Note) -> tuple[str, str]:
     """Return the line that a hazard misses, and where it belongs; nothing and all of its advice where that is none of ours."""
     told = _PUT.fullmatch(note.fix)
@@ -338,6 +343,24 @@ def grouped_by_fix(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             own["folds"] = own["folds"] and entry["folds"]
     return list(groups.values())
 
+
+LISTED_LINES = 3  # How many findings a picture lists that nobody can click
+
+
+def finding_lines(why: Mapping[str, Any]) -> list[str]:
+    """Write the first findings of `why_tables` as plain text, each with its gain and what to type."""
+    faults, others = ([one for one in why["marks"] if (one["kind"] in FAULTS) is is_fault] for is_fault in (True, False))
+    told = [entry for entry in (*faults, *why["findings"], *others) if not entry["folds"]]
+    lines = []
+    for number, entry in enumerate(told[:LISTED_LINES], 1):
+        facts = ", ".join(filter(None, [entry["gain"], f"{entry['count']:,} times" if entry["count"] > 1 else ""]))
+        does = "; ".join(entry["lines"][:2]) or entry["pieces"][0]["fix"]
+        lines.append(f"{number}. {entry['head']}{f' ({facts})' if facts else ''}: {does}")
+    return lines + ([f"… and {len(told) - LISTED_LINES:,} more"] if len(told) > LISTED_LINES else [])
+
+
+FAULTS = ("hazard", "stray")
+"""Kinds of findings where the program is wrong, not only slow: they come first."""
 
 CAUSE_TITLES: Mapping[Cause, str] = MappingProxyType(
     {

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import merge_narrow
-from gpustreamlab.draw import plan_picture, timeline_svg
+from gpustreamlab.draw import plan_picture, timeline_svg, why_tables
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
-from gpustreamlab.model import Layout, Marker
+from gpustreamlab.model import Layout, Marker, Note
+from gpustreamlab.typing import NoteKind
+from tests.helpers import planted
 from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace, serial_trace
 from tests.helpers.svg_texts import check_texts_within
 from tests.helpers.traces import (
@@ -285,3 +287,54 @@ def test_strip_of_many_steps_is_drawn_in_columns_of_the_same_area():
     top = [low - y for y in heights if y < low - 1]
     assert len(top) <= 400
     assert sum(top) / len(top) == pytest.approx(44 / 2, rel=0.02)
+
+
+def hazard_notes(*places):
+    """Return notes of hazards at places, of which the first letter tells what mends them."""
+    fixes = {"a": "lab.stream('b').wait(lab.stream('a'))", "c": "lab.stream('c').wait(lab.stream('a'))"}
+    facts = {"end_ns": None, "stream": "a", "kind": NoteKind.HAZARD}
+    return tuple(
+        Note(time_ns=at, text=f"{one}: odd", fix=f"Put {fixes[one[0]]} before {one}.", **facts) for at, one in enumerate(places)
+    )
+
+
+def test_findings_are_listed_below_as_plain_text_the_wrong_before_the_slow():
+    loop = planted.record(planted.wait_for_device_in_a_loop)
+    told = texts(timeline_svg(replace(loop, notes=hazard_notes("a1", "a2"))))
+    title, first, second, *_ = told[told.index("Findings") :]
+    assert title == "Findings"
+    assert first == (
+        "1. A missing wait: b does not wait for a (results may be wrong, 2 times): lab.stream('b').wait(lab.stream('a'))"
+    )
+    (entry,) = why_tables(loop, int(loop.start_ns.min()))["findings"]
+    assert second.startswith(f"2. The host waited for the whole card ({entry['gain']}, 7 times): ")
+
+
+def test_of_many_findings_the_first_three_are_listed_and_what_gains_nothing_is_not():
+    def entry(number, **facts):
+        pieces = [{"fix": f"mend {number} {'and wait ' * 40}"}]
+        return {
+            "kind": "x",
+            "head": f"head {number}",
+            "gain": "",
+            "count": 1,
+            "lines": [],
+            "folds": False,
+            "pieces": pieces,
+        } | facts
+
+    why = {"marks": [], "findings": [entry(0, folds=True), *map(entry, range(1, 6))]}
+    svg = timeline_svg(pipeline_trace(), why=why)
+    told = texts(svg)[texts(svg).index("Findings") + 1 :]
+    assert [text.partition(":")[0] for text in told if text.startswith(tuple("123456789…"))] == [
+        "1. head 1", "2. head 2", "3. head 3", "… and 2 more",
+    ]  # fmt: skip
+    check_texts_within(svg)
+    assert "Findings" not in texts(timeline_svg(pipeline_trace(), why=why | {"findings": [entry(0, folds=True)]}))
+
+
+def test_heading_and_list_count_the_same_hazards():
+    trace = replace(pipeline_trace(), notes=hazard_notes("a1", "a2", "c1"))
+    said = texts(timeline_svg(trace))
+    assert "⚠ 2 hazards: accesses of an array that nothing orders." in said
+    assert [text[:2] for text in said[said.index("Findings") + 1 :] if "missing wait" in text] == ["1.", "2."]
