@@ -38,7 +38,7 @@ from gpustreamlab.analysis._expect import (
     expect_overlap,
 )
 from gpustreamlab.analysis._explain import explain
-from gpustreamlab.analysis._explain_text import finding_texts
+from gpustreamlab.analysis._explain_text import CAUSE_TITLES, code_lines, finding_texts
 from gpustreamlab.analysis._explanation import LISTED_FINDINGS, Explanation, Finding
 from gpustreamlab.analysis._gate import Checked, Verdict, check_expression, judge
 from gpustreamlab.analysis._hazard_search import (
@@ -149,6 +149,7 @@ from gpustreamlab.analysis._utilization import (
 from gpustreamlab.model import display_name
 
 __all__ = [
+    "CAUSE_TITLES",
     "CardIdle",
     "CriticalPath",
     "Explanation",
@@ -167,6 +168,7 @@ __all__ = [
     "TraceComparison",
     "Utilization",
     "card_idle",
+    "code_lines",
     "critical_path",
     "explain",
     "host_waits",

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. b3761e7968144847d7f9b45ba3b6e10265e081a16cae9583a8f5e790f91929c8
+// Made by scripts/bundle_viewer.py. 02525721b7d2ba062d86f4370d22e5abf3a2672df2259f44e882733106d3db5f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2366,7 +2366,7 @@ var gpustreamlab = (() => {
       "li",
       { class: "gsl-found-one", "data-number": number },
       signButton(finding, head2, light),
-      facts || code ? makeNode("p", { class: "gsl-gain" }, facts, code ? makeNode("small", { text: code, dir: "auto" }) : null) : null,
+      facts || code ? makeNode("p", { class: "gsl-gain" }, facts && `${facts} `, code ? makeNode("small", { text: code, dir: "auto" }) : null) : null,
       makeNode("p", { class: "gsl-says", dir: "auto" }),
       box,
       makeNode("p", { class: "gsl-fix", dir: "auto" }),
@@ -3305,12 +3305,12 @@ var gpustreamlab = (() => {
     ["M or R", "Ruler: click twice; Enter takes the pinned span"],
     ["T", "Totals by name, stream, partition; again: closes"],
     ["E", "Show, hide the waits (arrows)"],
-    ["Y", "The next sign: why, hazard, stray, wait, note"],
+    ["Y", "The next finding or note"],
     ["N", "Write a note: of what is pinned or selected, else at the pointer"],
     ["V", "How the picture looks"],
     ["L", "A lane: fold, pin, hide"],
     ["PgUp  PgDn", "Scroll the lanes"],
-    ["Esc", "Leave ruler, unpin, unselect, end the search"]
+    ["Esc", "Leave ruler, unpin, unselect, end the search, shut the drawer"]
   ];
   var HELP_SEARCH_ROWS = [
     ['gemm  "step 3"', "Part of a name; quotes hold words together"],
@@ -3326,7 +3326,7 @@ var gpustreamlab = (() => {
     ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
     ["Shift+drag", "Select a window and lanes: totals and overlap"],
     ["Lane's name", "Click: fold, pin, hide"],
-    ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
+    ["Click", "A span: its details; a gap of a lane: why it was idle"],
     ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
   ];
   function addHelp(viewer) {

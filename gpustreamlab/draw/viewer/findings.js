@@ -100,7 +100,7 @@ function findingNode(viewer, finding) {
   const box = lines.length ? makeNode("div", { class: "gsl-lines" }, makeNode("code", { dir: "ltr" }, ...text.split(BREAKS).flatMap((part, at) => at ? [makeNode("wbr"), part] : [part])), copy) : null
   const own = note ? [makeButton("Edit", { label: `Edit the note ${head}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head}`, onclick: () => commands.dropNote(note) })] : []
   return makeNode("li", { class: "gsl-found-one", "data-number": number }, signButton(finding, head, light),
-    facts || code ? makeNode("p", { class: "gsl-gain" }, facts, code ? makeNode("small", { text: code, dir: "auto" }) : null) : null,
+    facts || code ? makeNode("p", { class: "gsl-gain" }, facts && `${facts} `, code ? makeNode("small", { text: code, dir: "auto" }) : null) : null,
     makeNode("p", { class: "gsl-says", dir: "auto" }), box, makeNode("p", { class: "gsl-fix", dir: "auto" }),
     makeNode("div", { class: "gsl-does" }, makeButton("Show", { label: `Show where: ${head}`, class: "gsl-go", onclick: go }), ...own))
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session, workloads
-from gpustreamlab.analysis import IDLE_TEXTS, explain, format_ns, format_share, idle
+from gpustreamlab.analysis import CAUSE_TITLES, IDLE_TEXTS, code_lines, explain, format_ns, format_share, idle
 from gpustreamlab.draw import _why, page_data, plan_picture, why_tables
 from gpustreamlab.model import Marker, Note, merge
 from gpustreamlab.typing import Cause, IdleKind, NoteKind
@@ -42,8 +42,8 @@ def test_a_page_says_of_each_cause_what_explain_says_and_what_it_saves_in_plain_
 
 
 def test_every_cause_has_a_title():
-    assert set(_why.CAUSE_TITLES) == set(Cause)
-    assert len(set(_why.CAUSE_TITLES.values())) == len(Cause)
+    assert set(CAUSE_TITLES) == set(Cause)
+    assert len(set(CAUSE_TITLES.values())) == len(Cause)
 
 
 def on_gpu(trace, number):
@@ -58,7 +58,7 @@ def test_a_page_of_several_ranks_explains_each_gpu_and_its_pieces_are_spans_of_t
     zero_ns = int(whole.start_ns.min())
     why, alone = why_tables(whole, zero_ns), [whole.where(device=number).explain() for number in (0, 1)]
 
-    heads = [f"GPU {number}: {_why.CAUSE_TITLES[alone[number].findings[0].code]}" for number in (0, 1)]
+    heads = [f"GPU {number}: {CAUSE_TITLES[alone[number].findings[0].code]}" for number in (0, 1)]
     assert [finding["head"] for finding in why["findings"]] == heads
     assert why["bound"] == [f"GPU {number}: {found.headline}" for number, found in enumerate(alone)]
     assert why["explained"]
@@ -260,10 +260,10 @@ def test_hazards_of_other_sorts_have_titles_and_what_cannot_be_read_is_told_as_i
 
 
 def test_what_is_to_be_left_out_is_no_line_to_copy():
-    assert _why.code_lines(
-        "Leave out lab.stream('b').wait('a'): no array asks for it. Then done = lab.stream('a').record()."
-    ) == ["done = lab.stream('a').record()"]
-    assert _why.code_lines("Only then, x.get(out=pinned, blocking=False), and lab.synchronize() (once).") == [
+    assert code_lines("Leave out lab.stream('b').wait('a'): no array asks for it. Then done = lab.stream('a').record().") == [
+        "done = lab.stream('a').record()"
+    ]
+    assert code_lines("Only then, x.get(out=pinned, blocking=False), and lab.synchronize() (once).") == [
         "x.get(out=pinned, blocking=False)"
     ]
 
