@@ -262,17 +262,18 @@ def test_all_that_is_found_has_a_sign_at_its_place_and_a_sentence_with_a_fix(rea
     assert pieces["stray"]["start"] == marked.start_ns[stray] - zero_ns
     assert pieces["wait"]["start"] == waits.start_ns[1] - zero_ns
     assert pieces["dropped"]["start"] == 0
+    reader.page.locator(".gsl-findings summary").first.click()
     for kind in ("hazard", "stray", "wait", "dropped"):
         assert pieces[kind]["text"] in reader.text("findings")
         assert pieces[kind]["fix"] in reader.text("findings")
-    assert "lab.stream('b').wait(lab.stream('a'))" in pieces["hazard"]["fix"]
+    assert "lab.stream('b').wait(lab.stream('a'))" in reader.text("findings")
     assert "12 spans dropped, 5 of them kernels" in pieces["dropped"]["text"]
     assert reader.page.locator(".gsl-lost").inner_text() == "⚠ 1 hazard, strays, 12 dropped"
 
 
 @pytest.mark.parametrize("kind", ["hazard", "stray"])
 def test_the_sign_of_a_fault_stands_on_its_own_bar(read, marked, kind):
-    reader = read(marked, width=1366)
+    reader = read(marked, width=1700)
     sign = reader.js(
         """(({ late, start, end }) => {
           const { top, bottom } = w.tables.rows[late.row]

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 02525721b7d2ba062d86f4370d22e5abf3a2672df2259f44e882733106d3db5f
+// Made by scripts/bundle_viewer.py. 13c64fa19868febe598cc7fd1cc55eeaec5fea58e3408f1024e99b6b040103b2
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1188,7 +1188,6 @@ var gpustreamlab = (() => {
   var CAPTURE_STRIP_PX = 12;
   var MIN_WINDOW_NS = 10;
   var EMPTY_WINDOW_NS = 1e6;
-  var SEEN_PX = 12;
   var HIT_PX = 3;
   var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"]);
   var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
@@ -1210,7 +1209,7 @@ var gpustreamlab = (() => {
       this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
       this.scrollPx = 0;
       this.layout = firstLayout();
-      this.room = { innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false };
+      this.room = { innerPx: LANES_MAX_PX, mayGrow: false };
       this.lane = null;
       this.pane = null;
       for (const group of FILTER_KEYS) this[group] = /* @__PURE__ */ new Set();
@@ -1235,7 +1234,7 @@ var gpustreamlab = (() => {
       this.planned = planned;
       this.laneRows = planned.lanes.map(() => []);
       planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
-      const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.fitPx - stripsPx };
+      const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.innerPx - stripsPx };
       const { tables, order, pinnedPx, marksPx } = layOut(planned, this.layout, room);
       Object.assign(this, { tables, laneOrder: order, pinnedPx });
       this.parts = { ...planParts(tables, this.room.innerPx), headPx: marksPx };
@@ -1256,11 +1255,9 @@ var gpustreamlab = (() => {
     }
     setRoom(innerPx, mayGrow) {
       if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return;
-      const isOpen = this.pinned || this.gap || this.selection;
-      this.room = { innerPx, mayGrow, fitPx: Math.max(innerPx, isOpen ? this.room.fitPx : 0) };
-      const { tables: { height_px: before }, lanesPx, pinned } = this;
+      this.room = { innerPx, mayGrow };
+      const { tables: { height_px: before }, lanesPx } = this;
       this.adoptTables(this.planned);
-      if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].top - this.scrollPx > this.lanesPx - SEEN_PX) this.scrollToRow(pinned.row);
       if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables");
     }
     // Show a lane that is hidden, or whose group is folded.
@@ -3136,9 +3133,9 @@ var gpustreamlab = (() => {
   // drawer.js
   var NARROW_PX2 = 860;
   function addDrawer(viewer) {
-    const { view, fills, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer);
+    const { view, fills, opens, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer);
     commands.shutDrawer = () => drawer.shut();
-    if (!drawer.isNarrow && !view.isLive && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) drawer.open();
+    if (opens && !drawer.isNarrow && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) drawer.open();
   }
   var Drawer = class {
     constructor(viewer) {
@@ -3153,6 +3150,11 @@ var gpustreamlab = (() => {
       observer.observe(viewer.element);
       viewer.atEnd(() => observer.disconnect());
       this.place();
+    }
+    /** Whether all of the run is in view. */
+    get isWhole() {
+      const { view } = this.viewer, { start, end } = view.extent();
+      return view.x0 <= start && view.x1 >= end;
     }
     get isNarrow() {
       return this.viewer.element.clientWidth < NARROW_PX2;
@@ -3193,12 +3195,12 @@ var gpustreamlab = (() => {
       return wasOpen;
     }
     set(isOpen) {
-      const { viewer: { element, view } } = this, { start, end } = view.extent(), isWhole = view.x0 <= start && view.x1 >= end;
+      const { viewer: { element, view }, isWhole } = this;
       this.isOpen = isOpen;
       this.opener = null;
       this.keepScale(() => {
         this.element.hidden = !isOpen;
-        element.classList.toggle("gsl-open", isOpen && !this.isNarrow);
+        element.dataset.open = isOpen && !this.isNarrow;
       });
       if (!isOpen && isWhole) view.fit();
       this.place();
@@ -3220,8 +3222,7 @@ var gpustreamlab = (() => {
     /** At the right as high as the window allows; at the bottom as a sheet. */
     place() {
       const { viewer: { element, body, fills }, isNarrow } = this;
-      element.classList.toggle("gsl-open", this.isOpen && !isNarrow);
-      element.classList.toggle("gsl-narrow", isNarrow);
+      Object.assign(element.dataset, { open: this.isOpen && !isNarrow, narrow: isNarrow });
       this.element.style.setProperty("--gsl-above", `${fills ? Math.round(body.getBoundingClientRect().top + window.scrollY) : 0}px`);
     }
   };
@@ -3385,7 +3386,7 @@ var gpustreamlab = (() => {
   function isForTimeline(event, root, state) {
     if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false;
     const target = event.composedPath()[0];
-    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
+    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-drawer") && SCROLLS.test(event.key)) return false;
     if (event.key === "Escape" && document.body.popover !== void 0 && document.querySelector(".gsl-about:popover-open")) return false;
     if (root.contains(target) || root.contains(event.target)) return true;
     const hasNoFocus = target === document.body || target === document.documentElement || isPageOfOne() && target.closest?.(".gsl-head");
@@ -5402,7 +5403,7 @@ var gpustreamlab = (() => {
       Object.assign(state, changes);
       draw(!wasOpen);
     };
-    const open = () => change2({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope });
+    const open = () => change2({ isOpen: true, scope: !viewer.drawer.isOpen && viewer.drawer.isWhole ? "all" : state.scope === "selection" && !view.selection ? "view" : state.scope });
     const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() });
     viewer.tools.append(button);
     const later = throttled(viewer, () => {
@@ -5509,7 +5510,7 @@ var gpustreamlab = (() => {
     const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : "";
     if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })));
     const heads = makeNode("thead", { role: "rowgroup" }, makeNode("tr", { role: "row" }, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
-    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { role: "table", title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
+    return makeNode("div", { class: "gsl-table" }, makeNode("table", { role: "table", title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
   }
 
   // viewer.js
@@ -5523,8 +5524,8 @@ var gpustreamlab = (() => {
   var NARROW_BORDER = 0.3;
   var CONTROLS = [addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addLegend, addFollow, addAddress];
   var Viewer = class {
-    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null }) {
-      Object.assign(this, { Bokeh, item, askWhy, fills, address, notes, savePage });
+    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, opens = false, address = null, notes = null, savePage = null }) {
+      Object.assign(this, { Bokeh, item, askWhy, fills, opens, address, notes, savePage });
       this.makeFrame(element);
       this.commands = {};
       this.view = new View(tables, store);

@@ -9,9 +9,9 @@ const NARROW_PX = 860 // A viewer of less has it at the bottom.
 
 /** Add it, before the picture is made: where there is room it is open from the start, so that a click takes none. */
 export function addDrawer(viewer) {
-  const { view, fills, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer)
+  const { view, fills, opens, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer)
   commands.shutDrawer = () => drawer.shut()
-  if (!drawer.isNarrow && !view.isLive && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) drawer.open()
+  if (opens && !drawer.isNarrow && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) drawer.open()
 }
 
 class Drawer {
@@ -24,6 +24,12 @@ class Drawer {
     observer.observe(viewer.element)
     viewer.atEnd(() => observer.disconnect())
     this.place()
+  }
+
+  /** Whether all of the run is in view. */
+  get isWhole() {
+    const { view } = this.viewer, { start, end } = view.extent()
+    return view.x0 <= start && view.x1 >= end
   }
 
   get isNarrow() { return this.viewer.element.clientWidth < NARROW_PX }
@@ -64,12 +70,12 @@ class Drawer {
   }
 
   set(isOpen) {
-    const { viewer: { element, view } } = this, { start, end } = view.extent(), isWhole = view.x0 <= start && view.x1 >= end
+    const { viewer: { element, view }, isWhole } = this
     this.isOpen = isOpen
     this.opener = null
     this.keepScale(() => {
       this.element.hidden = !isOpen
-      element.classList.toggle("gsl-open", isOpen && !this.isNarrow)
+      element.dataset.open = isOpen && !this.isNarrow
     })
     if (!isOpen && isWhole) view.fit()
     this.place()
@@ -93,8 +99,7 @@ class Drawer {
   /** At the right as high as the window allows; at the bottom as a sheet. */
   place() {
     const { viewer: { element, body, fills }, isNarrow } = this
-    element.classList.toggle("gsl-open", this.isOpen && !isNarrow)
-    element.classList.toggle("gsl-narrow", isNarrow)
+    Object.assign(element.dataset, { open: this.isOpen && !isNarrow, narrow: isNarrow })
     this.element.style.setProperty("--gsl-above", `${fills ? Math.round(body.getBoundingClientRect().top + window.scrollY) : 0}px`)
   }
 }

@@ -40,8 +40,8 @@ export function addKeys(viewer) {
 function isForTimeline(event, root, state) {
   if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false
   const target = event.composedPath()[0]
-  // A sheet has keys of its own, and a table that has the focus scrolls.
-  if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-table") && SCROLLS.test(event.key))) return false
+  // A sheet has keys of its own, and the drawer scrolls where it has the focus itself.
+  if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-drawer") && SCROLLS.test(event.key))) return false
   if (event.key === "Escape" && document.body.popover !== undefined && document.querySelector(".gsl-about:popover-open")) return false // The browser shuts it.
   if (root.contains(target) || root.contains(event.target)) return true
   const hasNoFocus = target === document.body || target === document.documentElement || (isPageOfOne() && target.closest?.(".gsl-head"))

@@ -30,7 +30,7 @@ export function addTotals(viewer) {
     Object.assign(state, changes)
     draw(!wasOpen)
   }
-  const open = () => change({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope })
+  const open = () => change({ isOpen: true, scope: !viewer.drawer.isOpen && viewer.drawer.isWhole ? "all" : state.scope === "selection" && !view.selection ? "view" : state.scope })
   const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() })
   viewer.tools.append(button)
   const later = throttled(viewer, () => { if (state.isOpen) draw() }, TOTALS_EVERY_MS)
@@ -136,5 +136,5 @@ function totalTable(view, { by, sort, isUp }, rows, change) {
   const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : ""
   if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })))
   const heads = makeNode("thead", { role: "rowgroup" }, makeNode("tr", { role: "row" }, ...[{ key: "text", text: caption }, ...columns].map(headOf)))
-  return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { role: "table", title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body))
+  return makeNode("div", { class: "gsl-table" }, makeNode("table", { role: "table", title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body))
 }

@@ -9,7 +9,6 @@ const SMS_STRIP_PX = 66
 const CAPTURE_STRIP_PX = 12
 export const MIN_WINDOW_NS = 10
 const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
-const SEEN_PX = 12 // So much of a row shall be in view.
 const HIT_PX = 3 // How far a pointer may be off.
 export const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"])
 const STATE_KEYS = new Set(["isLive", "isFollowing", "isPaused"])
@@ -31,7 +30,7 @@ export class View {
     this.frame = {left: 0, top: 0, right: 1, bottom: 1}
     this.scrollPx = 0
     this.layout = firstLayout()
-    this.room = {innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips; lanes are as high as fits into the second.
+    this.room = {innerPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips.
     this.lane = null // Whose name was chosen: keys mean it.
     this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
     for (const group of FILTER_KEYS) this[group] = new Set() // Codes of what is not shown; of streams those of their lanes.
@@ -57,7 +56,7 @@ export class View {
     this.planned = planned
     this.laneRows = planned.lanes.map(() => [])
     planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
-    const {stripsPx} = planParts(planned, 0), room = {...this.room, roomPx: this.room.fitPx - stripsPx}
+    const {stripsPx} = planParts(planned, 0), room = {...this.room, roomPx: this.room.innerPx - stripsPx}
     const {tables, order, pinnedPx, marksPx} = layOut(planned, this.layout, room)
     Object.assign(this, {tables, laneOrder: order, pinnedPx})
     // Lines of marks, and pinned lanes, stay above lanes that scroll.
@@ -82,12 +81,9 @@ export class View {
 
   setRoom(innerPx, mayGrow) {
     if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return
-    // Panels that a click opens take room from the lanes, but none moves under the pointer: those below scroll.
-    const isOpen = this.pinned || this.gap || this.selection
-    this.room = {innerPx, mayGrow, fitPx: Math.max(innerPx, isOpen ? this.room.fitPx : 0)}
-    const {tables: {height_px: before}, lanesPx, pinned} = this
+    this.room = {innerPx, mayGrow}
+    const {tables: {height_px: before}, lanesPx} = this
     this.adoptTables(this.planned)
-    if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].top - this.scrollPx > this.lanesPx - SEEN_PX) this.scrollToRow(pinned.row)
     if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables")
   }
 

@@ -35,10 +35,11 @@ const NARROW_BORDER = 0.3 // Names take at most this share of the width.
 const CONTROLS = [addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addLegend, addFollow, addAddress] // In their order.
 
 export class Viewer {
-  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null}) {
+  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, opens = false, address = null, notes = null, savePage = null}) {
     // `address` stands before each key of this viewer in the page's address; null leaves that alone. `notes` are those to begin
-    // with, where they are others than the trace's. A viewer that fills has the browser's window for itself.
-    Object.assign(this, {Bokeh, item, askWhy, fills, address, notes, savePage})
+    // with, where they are others than the trace's. A viewer that fills has the browser's window for itself; one that
+    // opens has the drawer open from the start.
+    Object.assign(this, {Bokeh, item, askWhy, fills, opens, address, notes, savePage})
     this.makeFrame(element)
     this.commands = {} // What the controls can ask of each other, by name: so none needs to know which others there are.
     this.view = new View(tables, store)
