@@ -97,12 +97,12 @@ def test_every_trace_is_painted_without_an_error(show, trace):
     for width, scheme in ((1200, "light"), (700, "dark")):
         shown.page.emulate_media(color_scheme=scheme)
         shown.page.set_viewport_size({"width": width, "height": 800})
-        shown.page.wait_for_function(f"Math.abs(gslViewer.figureElement.clientWidth - {width}) < 60")
+        shown.page.wait_for_function(f"Math.abs(gslViewer.element.clientWidth - {width}) < 60")
         shown.settle()
         assert shown.value("view.painted.items.length > 0") == (len(trace) > 0)
         # The whole viewer is within the window, at every width.
         assert shown.value("document.documentElement.scrollWidth <= innerWidth")
-        assert shown.value("view.frame.right - view.frame.left") > width * 0.6
+        assert shown.value("view.frame.right - view.frame.left") > 0.6 * shown.value("gslViewer.figureElement.clientWidth")
 
 
 def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(show):

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 13c64fa19868febe598cc7fd1cc55eeaec5fea58e3408f1024e99b6b040103b2
+// Made by scripts/bundle_viewer.py. 953538e015fc22147840159da8bd977efcd633e227e14acc092e76028220bafa
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3131,6 +3131,7 @@ var gpustreamlab = (() => {
   }
 
   // drawer.js
+  var WIDTH_PX = 336;
   var NARROW_PX2 = 860;
   function addDrawer(viewer) {
     const { view, fills, opens, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer);
@@ -3155,6 +3156,10 @@ var gpustreamlab = (() => {
     get isWhole() {
       const { view } = this.viewer, { start, end } = view.extent();
       return view.x0 <= start && view.x1 >= end;
+    }
+    /** How wide the picture is while it is open: what must not change then goes by that. */
+    get leastPx() {
+      return this.viewer.element.clientWidth - (this.isNarrow ? 0 : WIDTH_PX);
     }
     get isNarrow() {
       return this.viewer.element.clientWidth < NARROW_PX2;
@@ -5607,7 +5612,7 @@ var gpustreamlab = (() => {
       const { plot, view } = this, width = this.figureElement.clientWidth || 1200;
       view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX2), this.fills);
       const { innerPx } = view.parts;
-      const height = innerPx + AXIS_PX + RIM_PX2, namesPx = Math.max(90, this.element.clientWidth * NARROW_BORDER);
+      const height = innerPx + AXIS_PX + RIM_PX2, namesPx = Math.max(90, this.drawer.leastPx * NARROW_BORDER);
       const left = Math.round(Math.min(view.tables.border_px, namesPx));
       plot.setv({ height, min_border_top: RIM_PX2, min_border_bottom: AXIS_PX, min_border_left: left });
       if (!this.plotView) view.frame = { left, top: RIM_PX2, right: width, bottom: RIM_PX2 + innerPx };

@@ -5,6 +5,7 @@ import { timesOf } from "./facts.js"
 import { makeButton, makeNode } from "./nodes.js"
 import { reasonsOf } from "./why.js"
 
+const WIDTH_PX = 336 // With the gap beside it, as in viewer.css.
 const NARROW_PX = 860 // A viewer of less has it at the bottom.
 
 /** Add it, before the picture is made: where there is room it is open from the start, so that a click takes none. */
@@ -31,6 +32,9 @@ class Drawer {
     const { view } = this.viewer, { start, end } = view.extent()
     return view.x0 <= start && view.x1 >= end
   }
+
+  /** How wide the picture is while it is open: what must not change then goes by that. */
+  get leastPx() { return this.viewer.element.clientWidth - (this.isNarrow ? 0 : WIDTH_PX) }
 
   get isNarrow() { return this.viewer.element.clientWidth < NARROW_PX }
 

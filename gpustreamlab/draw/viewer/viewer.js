@@ -114,7 +114,7 @@ export class Viewer {
     const {plot, view} = this, width = this.figureElement.clientWidth || 1200
     view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX), this.fills)
     const {innerPx} = view.parts
-    const height = innerPx + AXIS_PX + RIM_PX, namesPx = Math.max(90, this.element.clientWidth * NARROW_BORDER)
+    const height = innerPx + AXIS_PX + RIM_PX, namesPx = Math.max(90, this.drawer.leastPx * NARROW_BORDER)
     const left = Math.round(Math.min(view.tables.border_px, namesPx))
     plot.setv({height, min_border_top: RIM_PX, min_border_bottom: AXIS_PX, min_border_left: left})
     // Before the figure has a frame, ticks are chosen by one of about its width.
