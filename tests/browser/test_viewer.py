@@ -115,7 +115,7 @@ def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(s
       return {seen: pixel(x, y), fill, isSeen: isBar && !columns.isPale && !lane.host}
     }).filter(({isSeen}) => isSeen)"""
     for trace, least in ((kernel_trace(), 3), (serial_trace("kernels"), 4)):
-        bars = show(trace, height=1200).value(found)
+        bars = show(trace, width=1536, height=1200).value(found)
         assert len(bars) >= least
         for bar in bars:
             assert bar["seen"] == bar["fill"]
@@ -147,9 +147,9 @@ def test_the_wheel_with_a_key_zooms_at_the_pointer(show, key):
 
 @pytest.mark.parametrize("px", ["view.frame.left + 300", "20"], ids=["bars", "names that all fit"])
 def test_the_wheel_over_bars_and_names_scrolls_the_page(show, px):
-    shown = show(one_lane_trace(), height=300)
+    shown = show(one_lane_trace(), height=240)
     window, place = shown.window(), point(shown, *shown.value(f"[{px}, view.frame.top + 20]"))
-    assert (place[1] < 300, shown.value("view.canScroll")) == (True, False)
+    assert (place[1] < 240, shown.value("view.canScroll")) == (True, False)
     shown.page.mouse.move(*place)
     shown.page.mouse.wheel(0, 50)
     shown.page.wait_for_function("scrollY === 50")
@@ -392,7 +392,7 @@ def test_canvases_come_back_after_two_quick_changes_of_the_width(show):
           body.style.width = "800px"; await new Promise(done => setTimeout(done, 30)); body.style.width = "" })()""")
     shown.page.wait_for_timeout(1_000)  # they lose their size, and come back some time after
     canvases = "[gslViewer.plotView.canvas_view.primary.canvas, gslViewer.minimap.canvas]"
-    shown.page.wait_for_function(f"{canvases}.every(c => c.width > 1_000) && gslViewer.figureElement.style.width === ''")
+    shown.page.wait_for_function(f"{canvases}.every(c => c.width > 700) && gslViewer.figureElement.style.width === ''")
 
 
 TIMES_NS = [
