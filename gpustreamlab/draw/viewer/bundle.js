@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 953538e015fc22147840159da8bd977efcd633e227e14acc092e76028220bafa
+// Made by scripts/bundle_viewer.py. e5a3252c93344aa7fd23dc8e4367ee6e8711a109c3424a7118de84da5dc8df45
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3145,7 +3145,7 @@ var gpustreamlab = (() => {
         this.shut();
         viewer.focus();
       } });
-      this.element = makeNode("aside", { class: "gsl-drawer", "aria-label": "Findings and details", tabindex: "0", hidden: true }, close, this.hint);
+      this.element = makeNode("aside", { class: "gsl-drawer", role: "region", "aria-label": "Findings and details", tabindex: "0", hidden: true }, close, this.hint);
       viewer.body.append(this.element);
       const observer = new ResizeObserver(() => this.place());
       observer.observe(viewer.element);

@@ -19,7 +19,7 @@ class Drawer {
   constructor(viewer) {
     Object.assign(this, { viewer, isOpen: false, opener: null, hint: makeNode("p", { class: "gsl-note", text: "Click a bar, a gap of a lane, or a sign." }) })
     const close = makeButton("×", { label: "Shut the drawer", key: "Escape", class: "gsl-shut", onclick: () => { this.shut(); viewer.focus() } })
-    this.element = makeNode("aside", { class: "gsl-drawer", "aria-label": "Findings and details", tabindex: "0", hidden: true }, close, this.hint)
+    this.element = makeNode("aside", { class: "gsl-drawer", role: "region", "aria-label": "Findings and details", tabindex: "0", hidden: true }, close, this.hint)
     viewer.body.append(this.element)
     const observer = new ResizeObserver(() => this.place())
     observer.observe(viewer.element)
