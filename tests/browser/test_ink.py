@@ -62,7 +62,7 @@ def test_of_kernels_that_ran_one_after_the_other_no_two_are_painted_at_once(read
 
 
 def test_where_only_ranges_are_known_no_place_is_painted_as_running(read):
-    reader = read(serial_trace("ranges"))
+    reader = read(serial_trace("ranges"), width=1536)
     assert not any(is_ink(reader, code).any() for code in range(4))
     first = row_pixels(reader, 0)
     start, end = (round(x) for x in reader.js("[w.pxAt(0), w.pxAt(1e6)].map(x => x - w.frame.left)"))
