@@ -30,7 +30,7 @@ from gpustreamlab.draw._columns import pack_columns, to_base85
 from gpustreamlab.draw._groups import device_hosts
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._picture import Header, Picture, draw_figure, header_html, plan_picture, warnings_html
-from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
+from gpustreamlab.draw._scene import IDLE_PX, Scene, detail_entries, plan_scene
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._why import why_tables
 from gpustreamlab.model import SPAN_KINDS, Trace, trace_element, write_file_whole, written_entries
@@ -59,7 +59,8 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     with Pool(1) as pool:  # both take long, and numpy works without the interpreter's lock
         why = pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
         picture = plan_picture(trace) if picture is None else picture
-        data, spans = page_letters(*page_data(picture, why=why.result()))
+        told = why.result()
+        data, spans = page_letters(*page_data(picture, why=told))
     advice = grid_advice(trace)
     return fill_template(
         "page.html",
@@ -68,7 +69,7 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         header=header_html(picture.header, picture.scene.notes),
         advice=f'<p class="gsl-source">{escape(advice)}</p>' if advice else "",
         # Not as an image: that would be a third larger, and where this is shown no scripts run anyway.
-        static=f"<noscript>{timeline_svg(trace, picture=picture)}</noscript>" if with_static else "",
+        static=f"<noscript>{timeline_svg(trace, picture=picture, went=told.get('went'))}</noscript>" if with_static else "",
         bokeh=bokeh_text(),
         viewer=viewer_packed(),
         data=data,
@@ -212,7 +213,7 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
     packed = []
     for side, table in zip(sides, tables, strict=True):
         styles = style_entries(looks.add(side.trace.names))
-        common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": styles}
+        common = {"extent_ns": extent_ns, "border_px": border_px, "shares_border": True, "name_styles": styles}
         packed.append(page_letters(*page_data(side, table | common)))
     return packed[0], packed[1]
 
@@ -233,7 +234,7 @@ def plan_tables(
     counted: Sequence[SpanKind] | None = None,
 ) -> Tables:
     """Plan all that the viewer shows beside the spans."""
-    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns, strip_word=header.busy_word)
+    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns)
     return scene_tables(trace, scene, header, counted_kinds(trace) if counted is None else counted)
 
 
@@ -252,7 +253,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "names": [_shown(name) for name in trace.names],
         **palette_entries(),
         "name_styles": style_entries(scene.styles),
-        "details": detail_entries(trace.details),
+        "details": detail_entries(trace.details, meta.device.sm_limits),
         "capture": {"windows": [list(window) for window in scene.windows], "shown": scene.is_partly_captured},
         "memory": memory_entries(trace, scene),
         "threads": [_shown(thread) for thread in trace.threads],
@@ -269,6 +270,9 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "marks": [{"time": one.time_ns, "text": one.text, "kind": one.kind} for one in scene.marks if one.kind not in _SIGNS],
         "written": written_entries(trace),
         "mark_rows": list(scene.mark_rows),
+        "card_rows": [asdict(row) for row in scene.card_rows],
+        "head_px": scene.head_px,
+        "idle_px": IDLE_PX,
         "height_px": _px(scene.height_px),
         "border_px": scene.border_px,
         "notes": list(scene.notes),
@@ -287,6 +291,7 @@ def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
             "top": _px(box.top),
             "bottom": _px(box.bottom),
             "host": box.is_host,
+            "idle": box.is_idle,
             "hue": hue,
             "has_own_hue": is_own,
             "device": lane.device,

@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis import Merged, display_name, distinct, group_labels, host_waits, name_group
+from gpustreamlab.analysis import (
+    Merged,
+    counted_rows,
+    display_name,
+    distinct,
+    group_labels,
+    host_waits,
+    name_group,
+    sm_kinds,
+)
 from gpustreamlab.draw._colours import (
     CALL_STYLES,
     DARK_TEXT,
@@ -64,15 +73,17 @@ def name_entries(trace: Trace, scene: Scene) -> Entries:
     return [*entries, *([(f"and {more:,} more names", "")] if more else [])]
 
 
-def partition_entries(scene: Scene, band_steps: list[tuple[FloatArray, Int64Array]]) -> Entries:
+def partition_entries(trace: Trace, scene: Scene) -> Entries:
     """Return the partitions of a static picture's legend; none where there are none."""
+    worked = np.unique(trace.partition[counted_rows(trace, sm_kinds(trace))] + 1).tolist()
+    used = {scene.partitions[code].band for code in worked}
     entries = [
         (
-            band.label if len(times_ns) else f"{band.label}, idle",
+            band.label if place in used else f"{band.label}, idle",
             f'<svg width="24" height="14">{partition_swatch_svg(band.style)}</svg>',
         )
-        for band, (times_ns, _) in zip(scene.bands, band_steps, strict=True)
-        if len(times_ns) or band.name is not None
+        for place, band in enumerate(scene.bands)
+        if place in used or band.name is not None
     ]
     more = len(entries) - LEGEND_PARTITIONS
     tail = [(f"and {more:,} more", "")] if more > 0 else []
@@ -251,9 +262,6 @@ FADE_PX = 5.0  # Width of the steps in which the end of such a bar fades out
 FADED_PX = 24  # Bars that are at least this wide do so, between two lines
 LEAST_LOAD_PX = 1.5  # How high the load of spans far apart is, at least
 
-SHADES, LEAST_SHADE = 16, 12
-"""Steps of the colour of load where height shows SMs, and the least of them (brush.js)."""
-
 GAP_PX = 0.7  # What keeps neighbours apart
 
 _CALLS = tuple(CALL_STYLES.values())
@@ -345,12 +353,11 @@ class Bars:
             for step in (0, fade, 2 * fade):
                 self._add_pale(fill, Box(left + step, top, width - 2 * step, height), OPEN_ALPHA / 3)
 
-    def add_load(self, fill: str, *, is_hollow: bool, keeps_height: bool, box: Box, share: float) -> None:
-        """Add spans that are too narrow for bars: as high, or where height shows SMs as dark, as their share of the time."""
-        load = box.height if keeps_height else min(box.height, max(LEAST_LOAD_PX, share * box.height))
+    def add_load(self, fill: str, *, is_hollow: bool, box: Box, share: float) -> None:
+        """Add spans that are too narrow for bars: as high as their share of the time."""
+        load = min(box.height, max(LEAST_LOAD_PX, share * box.height))
         low = box._replace(top=box.top + box.height - load, height=load)
-        alpha = OPEN_ALPHA if is_hollow else _load_alpha(share) if keeps_height else 1.0
-        self.loads.setdefault((fill, alpha), []).append(low.path)
+        self.loads.setdefault((fill, OPEN_ALPHA if is_hollow else 1.0), []).append(low.path)
         if is_hollow:
             self._add_rims(fill, low)
 
@@ -372,17 +379,6 @@ class Bars:
 
     def _add_pale(self, fill: str, box: Box, alpha: float) -> None:
         self.pale.setdefault((fill, alpha), []).append(box.path)
-
-
-def _load_alpha(share: float) -> float:
-    """Return an opacity in few steps, so that bars that look alike are one path; the least stands out from the paper.
-
-    Examples
-    --------
-    >>> _load_alpha(0.0), _load_alpha(0.5), _load_alpha(1.0)
-    (0.75, 0.875, 1.0)
-    """
-    return (LEAST_SHADE + round(share * (SHADES - LEAST_SHADE))) / SHADES
 
 
 def _pale_paths(paths: Mapping[tuple[str, float], Sequence[str]]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def plan_picture(trace: Trace) -> Picture:
         counting = pool.submit(lambda: _count(trace, found.result().counted))
         rows, codes = span_rows(trace)
         basis = found.result()
-        scene = plan_scene(trace, rows, strip_word=busy_word(basis.counted))
+        scene = plan_scene(trace, rows)
         columns = columns_of(trace, codes, scene.zero_ns)
         steps, result = counting.result()
     finding = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
@@ -108,6 +108,7 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
         sizing_mode="stretch_width",
         tools="",  # The viewer moves the picture itself, and has keys and a menu, with names.
         toolbar_location=None,
+        x_axis_location="above",
         min_border_left=int(tables["border_px"]),
         min_border_right=20,
         min_border_top=2,
@@ -125,7 +126,7 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
     axis.ticker = plot.xgrid[0].ticker = _time_ticker()
     axis.major_label_text_font = FONT
     axis.major_label_text_font_size = "12px"
-    axis.axis_label = None  # The viewer writes it: far from 0 it says from when on the ticks count.
+    axis.axis_label = None  # Far from 0 the viewer writes from when on the ticks count.
     axis.minor_tick_line_color = None
     return plot
 

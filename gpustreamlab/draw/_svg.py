@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 
 from gpustreamlab._util.words import install_line
-from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
+from gpustreamlab.analysis import Merged, bin_width_ns, display_name, format_ns, merge_narrow, time_ticks
 from gpustreamlab.draw._colours import DARK_TEXT, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
-from gpustreamlab.draw._groups import band_steps
+from gpustreamlab.draw._groups import ROW_PX
 from gpustreamlab.draw._legend import (
     STRAY_COLOUR,
     Bars,
@@ -30,24 +31,23 @@ from gpustreamlab.draw._legend import (
     plan_memory,
 )
 from gpustreamlab.draw._picture import Header, Picture, plan_picture
-from gpustreamlab.draw._scene import Scene, text_width_px
+from gpustreamlab.draw._scene import LANE_GAP_PX, Scene, text_width_px
 from gpustreamlab.draw._sm_map import (
     ACCENT,
     GRID,
     INK,
+    LEAST_LABELLED_PX,
     PAPER,
     SOFT,
-    STRIP_PX,
     WARN,
     WIDTH_PX,
-    Steps,
     SVGPlot,
+    card_shapes,
     group_shapes,
     mark_shapes,
-    sm_strip_shapes,
-    step_path,
     svg_text,
 )
+from gpustreamlab.draw._why import why_went
 from gpustreamlab.errors import MissingExtraError, OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
@@ -94,7 +94,6 @@ def memory_shapes(strips: Sequence[MemoryStrip], plot: SVGPlot) -> Iterator[str]
 
 LABEL_PX = 11  # Size of the names on bars, in px; what is lower has smaller ones
 SMALL_LABEL_PX = 9  # Their size on lower bars
-LEAST_LABELLED_PX = 8  # How high a bar is at least that has its name on it, in px
 CAPTURED_WORDS = "kernels captured"  # What stands beside the strip that tells when
 
 
@@ -102,7 +101,7 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     """Draw when kernels were captured, where they were not all the time."""
     if not scene.is_partly_captured:
         return
-    top, bottom = plot.strip_bottom_px + 4, plot.bottom_px
+    top, bottom = plot.lanes_bottom_px + 4, plot.bottom_px
     yield f'<path d="M{plot.left_px:.1f} {bottom:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
     for begin_ns, end_ns in scene.windows:
         begin, end = (float(np.clip(x, plot.left_px, plot.right_px)) for x in plot.x(np.array([begin_ns, end_ns])))
@@ -114,7 +113,6 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
 LABEL_CHARACTERS = 320  # How many characters of a name a bar shows, at most
 LEAST_ROW_PX = 0.6  # Bars are at least this high, also where there are so many lanes that they cover each other
 LEAST_LINED_PX = 4  # Spans that are at least this wide have a bar of their own; narrower ones are drawn as load
-LEAST_PART_PX = 9  # Rows of a lane that are at least this high have a label of their own
 
 WAIT_COLOUR = "#7d8792"
 """Arrows between spans: their contrast to the paper is above 3:1."""
@@ -123,8 +121,6 @@ LEAST_SHADED_PX = 3  # Every second lane is shaded where lanes are at least this
 MAX_SVG_BARS = 3_000  # Most bars of a picture within a page or a notebook; narrower neighbours are merged until they are fewer
 MAX_FILE_BARS = 20_000  # Most bars of a picture that is a file of its own: as many as the page draws
 
-_STRIP_WORDS = {"busy": "streams busy", "queued or running": "queued or running"}
-
 MAX_SVG_WAITS = 300  # Most arrows between spans that a picture holds
 
 
@@ -132,30 +128,33 @@ WIDTH_LIMITS_MM = (40.0, 420.0)  # Least and most width of a picture in a docume
 
 
 def timeline_svg(
-    trace: Trace, *, picture: Picture | None = None, max_bars: int = MAX_SVG_BARS, width_mm: float | None = None
+    trace: Trace,
+    *,
+    picture: Picture | None = None,
+    went: Mapping[str, Any] | None = None,
+    max_bars: int = MAX_SVG_BARS,
+    width_mm: float | None = None,
 ) -> str:
-    """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis. No scripts, all names escaped.
+    """Draw a trace as SVG text: header, where the time went, time axis, card, lanes. No scripts, all names escaped.
+
+    `went` is the bar as `went_entry` writes it, where that is known already.
 
     Every span is in it: those that are too narrow share a bar with their neighbours, by the rule of the page.
     """
     if width_mm is not None:
         _check_number("width_mm", width_mm, WIDTH_LIMITS_MM, "save('run.svg', width_mm=180)")
     picture = plan_picture(trace) if picture is None else picture
+    went = why_went(trace, picture.scene.zero_ns) if went is None else went
     scene = picture.scene
-    steps = band_steps(trace, scene.bands, scene.zero_ns)
-    head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(scene, steps))
-    words = [_STRIP_WORDS[picture.header.busy_word], *([CAPTURED_WORDS] if scene.is_partly_captured else [])]
-    plot = SVGPlot(scene, head_px, strip_words=words)
+    head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(trace, scene))
+    bar, bar_px = went_shapes(went, head_px)
+    plot = SVGPlot(scene, head_px + bar_px, more_words=[CAPTURED_WORDS] if scene.is_partly_captured else [])
     items = merged_items(picture.columns, plot.scale_x, max_bars)
-    axis, strip = [*_axis(plot)], [*_strip(picture, plot)]
-    notes = (
-        [svg_text(plot.right_px, plot.bottom_px + 34, " ".join(words), "end", SOFT, 11)]
-        if (words := _left_out(picture, items, load=f", as {'dark' if scene.bands else 'high'} as they are busy"))
-        else []
-    )
-    parts = [*head, *_lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *axis]
-    parts += [*_plot_shapes(picture, items, steps, plot), *strip, *notes]
-    height_px = round(plot.bottom_px + 40)
+    words = " ".join(_left_out(picture, items, load=", as high as they are busy"))
+    notes = [svg_text(plot.right_px, plot.bottom_px + 14, words, "end", SOFT, 11)] if words else []
+    parts = [*head, *bar, *_lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *_axis(plot)]
+    parts += [*_plot_shapes(picture, items, plot), *notes]
+    height_px = round(plot.bottom_px + 22)
     size = f'width="{WIDTH_PX}" height="{height_px}"'
     if width_mm is not None:
         size = f'width="{width_mm:g}mm" height="{height_px * width_mm / WIDTH_PX:.2f}mm"'
@@ -167,15 +166,15 @@ def timeline_svg(
     )
 
 
-def _plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
-    """Draw what is above the lanes and the axis: partitions, waits, bars, SMs in use, moments."""
+def _plot_shapes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
+    """Draw what is above the lanes' ground: partitions, the card, waits, bars, moments."""
     scene = picture.scene
     yield from group_shapes(scene, plot)
     yield from _waits(picture, plot)  # below the bars, so that their names can be read
     yield from _bars(picture, items, plot)
     yield from memory_shapes(plan_memory(picture.trace, scene), plot)
     yield from stray_shapes(picture, items, plot)
-    yield from sm_strip_shapes(scene, steps, plot, is_open=picture.header.counts_ranges)
+    yield from card_shapes(picture, plot)
     yield from capture_shapes(scene, plot)
     yield from mark_shapes(scene, plot)
 
@@ -255,25 +254,21 @@ def _legend_shapes(entries: Entries, place: int, *, swatch_px: int) -> tuple[lis
 def _lane_shapes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
     """Draw what lies below the bars: the lanes' ground and their labels; or say why there is nothing."""
     last_px = -100.0
-    for index, box in enumerate(sorted(scene.lanes, key=lambda lane: lane.top)):
+    for index, box in enumerate(sorted((lane for lane in scene.lanes if not lane.is_idle), key=lambda lane: lane.top)):
         top, bottom = plot.y(box.top), plot.y(box.bottom)
         if index % 2 and bottom - top >= LEAST_SHADED_PX:
             place = f'x="0" y="{top:.1f}" width="{WIDTH_PX}" height="{bottom - top:.1f}"'
             yield f'<rect {place} fill="#808080" fill-opacity=".1"/>'
-        for part in box.parts[1:]:  # what its other rows hold, below a fine line
-            part_top, part_bottom = plot.y(part.top), plot.y(part.bottom)
-            yield f'<path d="M{plot.left_px:.1f} {part_top - 1.5:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
-            if part_bottom - part_top >= LEAST_PART_PX:
-                yield svg_text(plot.left_px - 8, (part_top + part_bottom) / 2 + 4, part.label, "end", SOFT, 10)
-        middle = (plot.y(box.parts[0].top) + plot.y(box.parts[0].bottom)) / 2 if box.parts else (top + bottom) / 2
+        for part in box.parts[1:]:
+            yield svg_text(plot.left_px - 8, (plot.y(part.top) + plot.y(part.bottom)) / 2 + 4, part.label, "end", SOFT, 10)
+        # Beside its first row, as in the viewer.
+        middle = min((top + bottom) / 2, top + (ROW_PX + LANE_GAP_PX) / 2)
         if middle - last_px < 11:
             continue
         last_px = middle
-        two = bool(box.detail) and bottom - top > 28 and len(box.parts) < 2
-        label = box.label if two else box.texts[0]
-        yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), label, "end", INK)
-        if two:
-            yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
+        yield svg_text(plot.left_px - 8, middle + 4, box.text, "end", INK)
+    if scene.idle_text:
+        yield svg_text(plot.left_px, plot.y(scene.height_px) - 5, scene.idle_text, "start", SOFT, 11)
     if empty:
         yield svg_text(
             (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, empty, "middle", SOFT, 14
@@ -316,7 +311,7 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
             is_host = scene.lanes[scene.rows.lane[row]].is_host
             is_hollow = not is_host and (shape == "open" or bool(scene.row_pale[row]))
             box = Box(begin, top, end - begin, height)
-            bars.add_load(fill, is_hollow=is_hollow, keeps_height=bool(scene.bands) and not is_host, box=box, share=load)
+            bars.add_load(fill, is_hollow=is_hollow, box=box, share=load)
             continue
         bars.add(fill, hatch, shape, Box(begin, top, end - begin, height))
         if height >= LEAST_LABELLED_PX and (label := _bar_label(picture.trace.names[name], end - begin - 8)):
@@ -370,20 +365,6 @@ def _wait_places(picture: Picture) -> Int64Array:
     return np.flatnonzero((columns.edge_kind == 0) & (columns.edge_told == 0))
 
 
-def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
-    top, bottom = plot.strip_top_px, plot.strip_bottom_px
-    times_ns, counts = picture.steps
-    most = max(1, int(counts.max(initial=0)))
-    since_ns = (times_ns - picture.scene.zero_ns).astype(np.float64)
-    path = step_path(since_ns, counts.astype(np.float64), plot, bottom_px=bottom, scale=STRIP_PX / most)
-    if path:
-        yield f'<path d="{path}" fill="#4c8dae" fill-opacity=".75"/>'
-    scale = f"max {most:,}" if picture.header.has_common_time else "each its own time"
-    yield svg_text(plot.left_px - 8, top + 8, scale, "end", INK, 11)
-    yield svg_text(plot.left_px - 8, top + 22, _STRIP_WORDS[picture.header.busy_word], "end", SOFT, 11)
-    yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
-
-
 def _left_out(picture: Picture, items: Merged, *, load: str) -> list[str]:
     """Say which things share a shape, what then tells of their load, and which are left out."""
     span_count, edge_count = len(picture.columns.row), len(_wait_places(picture))
@@ -396,12 +377,34 @@ def _left_out(picture: Picture, items: Merged, *, load: str) -> list[str]:
 
 
 def _axis(plot: SVGPlot) -> Iterator[str]:
-    bottom = plot.bottom_px
     for tick_ns, label in time_ticks(0, plot.end_ns):
         x = plot.left_px + tick_ns * plot.scale_x
-        yield f'<path d="M{x:.1f} {plot.top_px:.0f}V{bottom + 4:.0f}" stroke="{GRID}" stroke-opacity=".7"/>'
-        yield svg_text(x, bottom + 18, label, "middle", INK, 11)
-    yield svg_text(plot.left_px, bottom + 34, "time since the first start", "start", SOFT, 11)  # At the right are notes.
+        yield f'<path d="M{x:.1f} {plot.top_px - 4:.0f}V{plot.bottom_px:.0f}" stroke="{GRID}" stroke-opacity=".7"/>'
+        yield svg_text(x, plot.top_px - 8, label, "middle", INK, 11)
+
+
+WENT_PX = 20  # Height of the bar that tells where the time went
+LEAST_WENT_PX = 30  # Pieces that are at least this wide have a text
+
+
+def went_shapes(went: Mapping[str, Any], top_px: float) -> tuple[list[str], float]:
+    """Draw where the time went as one bar with its sentence, and return how high both are."""
+    if not went:
+        return [], 0.0
+    lead = "Where the time went"
+    x = 24 + text_width_px(lead, 13)
+    wide, total = WIDTH_PX - 12 - x, sum(piece["ns"] for piece in went["pieces"]) or 1
+    parts = [f'<text x="12" y="{top_px + 15:.1f}" font-weight="600">{lead}</text>']
+    for piece in went["pieces"]:
+        width = wide * piece["ns"] / total
+        box = f'x="{x:.1f}" y="{top_px:.1f}" width="{width:.1f}" height="{WENT_PX}"'
+        parts.append(f'<rect {box} fill="{piece["fill"]}" stroke="{SOFT}" stroke-width=".5"/>')
+        texts = (f"{piece['label']} {format_ns(piece['ns'])}", format_ns(piece["ns"]))
+        if width >= LEAST_WENT_PX and (text := next((one for one in texts if text_width_px(one, 11) <= width - 8), "")):
+            parts.append(svg_text(x + 5, top_px + 14, text, "start", DARK_TEXT, 11))
+        x += width
+    parts.append(svg_text(12, top_px + WENT_PX + 15, went["said"], "start", SOFT, 12))
+    return parts, WENT_PX + 22.0
 
 
 def cut_end(text: str, limit: int) -> str:

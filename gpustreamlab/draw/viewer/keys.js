@@ -110,6 +110,7 @@ function leaveOne(viewer) {
   if (view.pinned) return view.set("pinned", null)
   if (view.gap) return view.set("gap", null)
   if (view.reason) return view.set("reason", null)
+  if (view.lit) return view.set("lit", null)
   if (!commands.closeTotals()) commands.clearSearch()
 }
 

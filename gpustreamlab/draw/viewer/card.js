@@ -1,0 +1,125 @@
+// What the card did: how many SMs its work can have had, and its copies, as exact means of columns of time.
+
+import { BlockSums } from "./arrays.js"
+import { addCoverage, countingOf } from "./unions.js"
+
+const SUM_SPANS = 32
+const MOST_CELLS = 24_000 // Rows times columns beyond which columns are wider.
+const SIGNS = { in: /htod/i, out: /dtoh/i, peer: /ptop/i } // By which names of copies tell their way, as in draw/_card.py.
+const uses = new WeakMap()
+
+/** The layers of a row of the card, from the bottom: {lane, band, mean}; `columns` is about how many columns there may be. */
+export function cardLayers(store, tables, row, x0, x1, columns) {
+  let use = uses.get(store)
+  if (!use) uses.set(store, (use = new CardUse(store)))
+  const parts = use.parts(tables, row.kind).filter(part => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device)
+  const count = Math.max(1, Math.min(columns, Math.floor(MOST_CELLS / Math.max(1, parts.length))))
+  const layers = new Map()
+  for (const part of parts) {
+    const lane = part.row.lane, band = row.kind === "sms" ? tables.partitions[part.code]?.band ?? -1 : -1, key = `${band} ${lane}`
+    if (!layers.has(key)) layers.set(key, { lane, band, code: part.code, mean: new Float64Array(count) })
+    addCoverage(part, x0, x1, layers.get(key).mean)
+  }
+  const scale = count / (x1 - x0), place = ({ band, lane }) => (band < 0 ? 1e9 : band * 1e5) + (tables.lanes[lane].place ?? lane)
+  for (const { mean } of layers.values()) for (let column = 0; column < count; column++) mean[column] = Math.max(0, mean[column] * scale)
+  return [...layers.values()].sort((one, other) => place(one) - place(other))
+}
+
+/** Stack layers, never higher than `most`: each partition at the place of its own SMs, all else in what is free; [layer, low, high]. */
+export function stackLayers(layers, own, most) {
+  const count = layers[0]?.mean.length ?? 0, share = new Float64Array(count).map((_, column) => Math.min(1, most / layers.reduce((sum, { mean }) => sum + mean[column], 0)))
+  const areas = [], free = [], bands = own[0]?.length ?? 0, plus = (low, values) => low.map((sms, column) => sms + values[column])
+  let base = new Float64Array(count)
+  const meanOf = ({ mean }) => mean.map((sms, column) => sms * share[column])
+  for (let band = 0; band < bands; band++) {
+    let high = base
+    for (const layer of layers) if (layer.band === band) areas.push([layer, high, (high = plus(high, meanOf(layer)))])
+    const next = high.map((sms, column) => Math.max(sms, base[column] + own[column][band]))
+    free.push([high, next])
+    base = next
+  }
+  free.push([base, base.map(sms => Math.max(sms, most))])
+  for (const layer of layers) {
+    if (layer.band >= 0 && layer.band < bands) continue
+    let left = meanOf(layer)
+    for (const place of free) {
+      const [low, top] = place, taken = left.map((sms, column) => Math.min(sms, top[column] - low[column]))
+      if (!taken.some(sms => sms > 0)) continue
+      place[0] = plus(low, taken)
+      areas.push([layer, low, place[0]])
+      left = left.map((sms, column) => sms - taken[column])
+    }
+  }
+  return areas
+}
+
+// The rows of a store, each with the partitions that its spans are of; brought up to date from what was appended since.
+class CardUse {
+  constructor(store) {
+    this.store = store
+    this.rows = []
+  }
+
+  /** The parts of all rows of streams that have any weight of a kind. */
+  parts(tables, kind) {
+    if (this.tables !== tables) {
+      this.tables = tables
+      this.rows = []
+      this.counting = countingOf(tables)
+    }
+    const { store } = this
+    this.rows.length = store.rows.length
+    for (const code of store.rows.keys()) {
+      const row = store.row(code), known = this.rows[code]
+      if (row.lane < 0 || tables.lanes[row.lane]?.host) continue
+      if (known?.row !== row || known.edits !== row.edits || known.length > row.length) this.rows[code] = { row, edits: row.edits, length: 0, parts: new Map() }
+      this.take(this.rows[code])
+    }
+    return this.rows.flatMap(known => known ? [...known.parts.values()].filter(part => part.kind === kind) : [])
+  }
+
+  take(known) {
+    const { row } = known, { isOnSms } = this.counting
+    for (let index = known.length; index < row.length; index++) {
+      const isLast = index && row.partition[index] === row.partition[index - 1] && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1]
+      if (isLast && index > known.length) continue
+      const way = this.tables.kinds[row.kind[index]] === "copy" ? Object.keys(SIGNS).find(sign => SIGNS[sign].test(this.tables.names[row.name[index]] ?? "")) : null
+      for (const kind of [isOnSms[row.kind[index]] ? "sms" : null, way]) {
+        const code = kind === "sms" ? row.partition[index] : 0, key = `${kind} ${code}`
+        if (kind && !known.parts.has(key)) known.parts.set(key, new Part(row, kind, code, this))
+      }
+    }
+    for (const part of known.parts.values()) if (known.length < row.length) part.sums.forget(known.length)
+    known.length = row.length
+  }
+}
+
+// What a row's spans take of a card: of its SMs those that a grid fills, at most those of its place; of a copy engine all of it.
+class Part {
+  constructor(row, kind, code, { tables, counting }) {
+    Object.assign(this, { row, kind, code, tables, counting })
+    const card = tables.cards.find(({ device }) => device === tables.lanes[row.lane].device) ?? tables.cards[0]
+    this.place = code ? tables.partitions[code]?.sms ?? card.sms : card.sms
+    this.isWay = kind === "sms" ? null : tables.names.map(name => SIGNS[kind].test(name))
+    this.sums = new BlockSums(SUM_SPANS, (from, to) => {
+      let sum = 0
+      for (let index = from; index < to; index++) sum += this.weight(index) * row.busyAt(index)
+      return sum
+    })
+  }
+
+  get start() { return this.row.start }
+  get end() { return this.row.end }
+  get length() { return this.row.length }
+  busySum(i, j) { return this.sums.between(i, j + 1, this.length) }
+  densityAt(index) { return this.weight(index) * this.row.densityAt(index) }
+
+  weight(index) {
+    const { row, counting: { isOnSms, uncaptured } } = this, kind = row.kind[index]
+    if (this.isWay) return this.isWay[row.name[index]] && this.tables.kinds[kind] === "copy" ? 1 : 0
+    if (row.partition[index] !== this.code || !isOnSms[kind] || uncaptured && !uncaptured(kind, row.start[index])) return 0
+    const [, grid, , , , , , fit] = row.hasWork ? this.tables.details[row.detail[index]] ?? [] : []
+    const blocks = grid ? grid[0] * grid[1] * grid[2] : 0
+    return blocks && fit ? Math.min(this.place, Math.ceil(blocks / fit)) : this.place
+  }
+}
