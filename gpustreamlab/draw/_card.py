@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpustreamlab.analysis import blocks_that_fit, counted_rows, per_row, size_of, sm_kinds
+from gpustreamlab.draw._colours import GREY
 from gpustreamlab.model import SPAN_KINDS, Device, SMLimits, Trace, WorkDetail, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, SpanKind
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from gpustreamlab.draw._scene import Scene
 
 MOST_CARDS = 16  # Cards of which each has rows of its own; of more, all are one
-HEIGHTS_PX = ((1, 48, 12), (2, 32, 10), (4, 24, 8), (MOST_CARDS, 14, 4))
+HEIGHTS_PX = ((1, 48, 12), (2, 32, 10), (4, 24, 8), (MOST_CARDS, 18, 4))
 """For up to so many cards: height of the row of SMs, and of each row of copies."""
 ROW_GAP_PX, CARD_GAP_PX = 2, 6  # Below each row, and below each card
 WORDS = {"in": "copy in", "out": "copy out", "peer": "peer copies"}
@@ -45,6 +46,8 @@ def plan_card(trace: Trace, top_px: float) -> tuple[tuple[CardRow, ...], float]:
     if is_one:
         _, sms_px, copy_px = HEIGHTS_PX[0]
     ways = [] if trace.metadata.tier is CaptureTier.RANGES else ["in", "out", *(["peer"] if len(trace.devices) > 1 else [])]
+    if len(trace) and not is_one:  # many rows: those in which nothing is tell little
+        ways = [way for way in ways if copies_of(trace, way).any()]
     rows, y = [], top_px
     for card in [None] if is_one else cards:
         for kind in ("sms", *ways):
@@ -107,29 +110,35 @@ def copies_of(trace: Trace, way: str) -> BoolArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CardLayer:
-    """What is stacked in a row of a card: the work of one lane in one partition."""
+    """What is stacked in a row of a card: all work of one colour in one partition."""
 
-    lane: int  # The lane
     band: int  # Place of the partition among the scene's bands, -1 for none
+    hue: int  # Place of the colour
     mean: FloatArray  # Mean of each column of time; shape (n_columns,), float64
 
 
-def card_layers(trace: Trace, scene: Scene, row: CardRow, edges_ns: FloatArray) -> list[CardLayer]:
+def card_layers(trace: Trace, scene: Scene, row: CardRow, weight: Int64Array, edges_ns: FloatArray) -> list[CardLayer]:
     """Return the layers of a row, from the bottom, as means between neighbouring edges, in ns since the scene's zero."""
-    weight = span_sms(trace) if row.kind == "sms" else copies_of(trace, row.kind).astype(np.int64)
     devices = np.array([lane.device for lane in trace.lanes], np.int64)
     rows = np.flatnonzero((weight > 0) & ((devices[trace.lane] == row.device) | (row.device < 0)))
     bands = np.array([part.band for part in scene.partitions], np.int64)[trace.partition[rows] + 1]
-    places = np.argsort([lane.top for lane in scene.lanes], kind="stable").argsort()
-    # The whole card's band is the last: its work has what the others leave.
-    key = (bands % max(1, len(scene.bands))) * len(trace.lanes) + places[trace.lane[rows]]
+    of_bands = np.array([*(band.style.hue for band in scene.bands), GREY], np.int64)[bands]
+    is_split = (bands >= 0) & ~scene.has_own_hue[trace.lane[rows]]
+    hues = np.where(is_split, of_bands, np.array(scene.lane_hues, np.int64)[trace.lane[rows]])
+    key = bands * (GREY + 1) + hues
     layers = []
     for one in np.unique(key).tolist():
         own = rows[key == one]
         start_ns, end_ns = (column[own] - scene.zero_ns for column in (trace.start_ns, trace.end_ns))
-        mean = _means(start_ns, end_ns, weight[own], edges_ns)
-        layers.append(CardLayer(lane=int(trace.lane[own[0]]), band=int(bands[key == one][0]), mean=mean))
+        band, hue = divmod(one, GREY + 1)
+        layers.append(CardLayer(band=band, hue=hue, mean=_means(start_ns, end_ns, weight[own], edges_ns)))
     return layers
+
+
+def row_weights(trace: Trace, rows: Sequence[CardRow]) -> dict[str, Int64Array]:
+    """Return for each kind of row what each span takes: SMs, or 1 of a copy's way; shape (n_spans,) each."""
+    kinds = dict.fromkeys(row.kind for row in rows)
+    return {kind: span_sms(trace) if kind == "sms" else copies_of(trace, kind).astype(np.int64) for kind in kinds}
 
 
 def _means(start_ns: Int64Array, end_ns: Int64Array, weight: Int64Array, edges_ns: FloatArray) -> FloatArray:
@@ -159,21 +168,19 @@ def stack_layers(layers: Sequence[CardLayer], own: FloatArray, most: int) -> lis
     own
         How many SMs each partition keeps for itself; shape (n_columns, n_partitions).
     """
-    total = sum((layer.mean for layer in layers), np.zeros(len(own)))
-    share = most / np.maximum(total, most)  # more work than there are SMs shares them
     areas, base, free = list[Area](), np.zeros(len(own)), list[tuple[FloatArray, FloatArray]]()
     for band in range(own.shape[1]):
-        high = base
-        for layer in layers:
-            if layer.band == band:
-                areas.append((layer, high, high + layer.mean * share))
-                high = areas[-1][2]
+        of_band = [layer for layer in layers if layer.band == band]
+        share, high = _share(of_band, np.where(own[:, band] > 0, own[:, band], most)), base
+        for layer in of_band:
+            areas.append((layer, high, high + layer.mean * share))
+            high = areas[-1][2]
         free.append((high, np.maximum(high, base + own[:, band])))
         base = free[-1][1]
     free.append((base, np.maximum(base, most)))
-    for layer in layers:
-        if 0 <= layer.band < own.shape[1]:
-            continue
+    others = [layer for layer in layers if not 0 <= layer.band < own.shape[1]]
+    share = _share(others, sum((top - low for low, top in free), np.zeros(len(own))))
+    for layer in others:
         left = layer.mean * share
         for place, (low, top) in enumerate(free):  # it may lie in several places
             taken = np.minimum(left, top - low)
@@ -181,3 +188,10 @@ def stack_layers(layers: Sequence[CardLayer], own: FloatArray, most: int) -> lis
                 areas.append((layer, low, low + taken))
             free[place], left = (low + taken, top), left - taken
     return areas
+
+
+def _share(layers: Sequence[CardLayer], room: FloatArray) -> FloatArray:
+    """Return by how much layers are lower than they would be, where there is less room: more work than SMs shares them."""
+    total = sum((layer.mean for layer in layers), np.zeros(len(room)))
+    share: FloatArray = np.minimum(1.0, room / np.maximum(total, 1e-9))
+    return share

@@ -40,6 +40,9 @@ NAME_HATCHES = (" ", "/", "-", "|")  # The second sign of a name beside its tint
 KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x"}
 """Hatches of spans that are no range, no kernel and no call; they win over the name's."""
 
+STRAY_COLOUR = "#c40d2e"
+"""The corner on work that left its stream, and the sign of a hazard."""
+
 DARK_TEXT = "#101418"
 """Text on every fill."""
 

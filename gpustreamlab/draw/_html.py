@@ -291,7 +291,6 @@ def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
             "top": _px(box.top),
             "bottom": _px(box.bottom),
             "host": box.is_host,
-            "idle": box.is_idle,
             "hue": hue,
             "has_own_hue": is_own,
             "device": lane.device,

@@ -26,6 +26,7 @@ from gpustreamlab.draw._colours import (
     HATCH_CLASS,
     KIND_HATCHES,
     OPEN_ALPHA,
+    STRAY_COLOUR,
     PartitionStyle,
     Shape,
     call_class,
@@ -41,9 +42,6 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
 LEGEND_PARTITIONS = 12  # How many partitions the legend shows: the first
 LEGEND_NAMES = 14  # How many names the legend shows: those that take most time
 PARTITION_LEAD = "SMs by partition:"  # What stands before the partitions
-
-STRAY_COLOUR = "#c40d2e"
-"""The corner on work that left its stream."""
 
 _INK = "#1b1f24"
 _WAITING_KINDS = (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.WAIT)
@@ -262,6 +260,7 @@ FADE_PX = 5.0  # Width of the steps in which the end of such a bar fades out
 FADED_PX = 24  # Bars that are at least this wide do so, between two lines
 LEAST_LOAD_PX = 1.5  # How high the load of spans far apart is, at least
 
+PALE_ALPHA = 0.3  # How opaque a range is whose work is drawn below it
 GAP_PX = 0.7  # What keeps neighbours apart
 
 _CALLS = tuple(CALL_STYLES.values())
@@ -338,12 +337,14 @@ class Bars:
     loads: dict[tuple[str, float], list[str]] = field(default_factory=dict)  # By colour and opacity
     lines: dict[str, list[str]] = field(default_factory=dict)  # By colour
 
-    def add(self, fill: str, hatch: str, shape: Shape, box: Box) -> None:
-        """Add the bar of one span."""
+    def add(self, fill: str, hatch: str, shape: Shape, box: Box, *, is_pale: bool = False) -> None:
+        """Add the bar of one span; a pale one holds work that is drawn below it."""
         left, top, width, height = box
         if shape == "solid":
             self.solid.setdefault((fill, hatch), []).append(box._replace(width=width - GAP_PX).path)
         elif shape == "hollow":
+            if is_pale:
+                self._add_pale(fill, box._replace(width=width - GAP_PX), PALE_ALPHA)
             self.lines.setdefault(fill, []).append(Box(left + 0.5, top + 0.5, width - 1 - GAP_PX, height - 1).path)
         elif width < FADED_PX:
             self._add_pale(fill, box._replace(width=width - GAP_PX), OPEN_ALPHA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ MAX_MARKS = 500  # Most moments of a sort that are marked; the last are kept, an
 MARK_RANKS = {"note": 0, "hazard": 1, "layout": 2, "mark": 3, "cell": 4}
 """Rank of labels where there is no room for all: notes and findings first."""
 
+_NUMBER = re.compile(r"[0-9]+")
 TEXT_LIMIT = 60  # How many characters of a moment's name are shown
 
 
@@ -204,7 +206,8 @@ def plan_scene(
     marks, mark_notes = plan_marks(trace, zero_ns, width_ns)
     windows = tuple((float(begin - zero_ns), float(end - zero_ns)) for begin, end in trace.metadata.capture_windows)
     # Two marks may be too near to each other for one line of labels.
-    mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(min(2, len(marks))))
+    labelled = [mark for mark in marks if mark.kind != NoteKind.HAZARD.value]  # a hazard has a sign
+    mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(min(2, len(labelled))))
     card_rows, head_px = plan_card(trace, float(MARK_PX * len(mark_rows)))
     lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(trace, rows, groups, order=order, head_px=head_px)
     idle_count = sum(lane.is_idle for lane in lanes)
@@ -296,12 +299,19 @@ def lane_labels(names: Sequence[str]) -> list[str]:
     ['upload', '…requests 1', '…requests 2']
     """
     shown = [display_name(name, 200) for name in names]
-    long = [name for name in shown if _cut(name) != name]
-    lead = _shared_lead(long) if len(set(long)) > 1 else ""
-    begin = max(lead.rfind(" "), lead.rfind("."), lead.rfind("/"), lead.rfind(":"))
-    # Of what they share the last word stays, so that the label says a little more than a number.
-    begin = max(lead[: max(begin, 0)].rstrip().rfind(" "), 0) if begin > 0 else 0
-    return [_cut(f"…{name[begin:].lstrip()}" if begin and name in long else name) for name in shown]
+    kin: dict[str, set[str]] = {}
+    for name in shown:
+        if _cut(name) != name:
+            kin.setdefault(_NUMBER.sub("#", name), set()).add(name)
+    return [_cut(_own_part(name, sorted(kin.get(_NUMBER.sub("#", name), ())))) for name in shown]
+
+
+def _own_part(name: str, kin: Sequence[str]) -> str:
+    """Return of a name what its kin, which differ by a number, do not share, with the last word of what they do."""
+    if len(kin) < 2:
+        return name
+    words = _shared_lead(kin).rstrip().rsplit(" ", 1)
+    return f"…{name[len(words[0]) :].lstrip()}" if len(words) > 1 else name
 
 
 def _shared_lead(texts: Sequence[str]) -> str:
@@ -366,7 +376,7 @@ def _plan_rooms(
     layers = _plan_layers(trace, rows)
     inner_px = layers.bars_px.sum(axis=0) + layers.gap_px
     is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)
-    is_idle = (inner_px == 0) & (layers.memory_px == 0) & ~is_host
+    is_idle = _idle_lanes(trace, layers.memory_px > 0)
     outer_px = np.where(is_idle, 0.0, np.maximum(inner_px, np.where(is_host, HOST_ROW_PX, 0)) + layers.memory_px + LANE_GAP_PX)
     heads_px = np.zeros(lane_count)
     heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
@@ -401,6 +411,15 @@ def _plan_rooms(
     )
     height_px = head_px + float((outer_px + heads_px).sum()) + (IDLE_PX if is_idle.any() else 0)
     return boxes, placed, _row_borders(rows, layers, bars_top), height_px
+
+
+def _idle_lanes(trace: Trace, has_memory: BoolArray) -> BoolArray:
+    """Tell which streams have no spans; shape (n_lanes,), bool. Of a live view, whose trace holds none, the page knows."""
+    if not len(trace):
+        return np.zeros(len(trace.lanes), bool)
+    is_stream = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
+    idle: BoolArray = is_stream & (np.bincount(trace.lane, minlength=len(trace.lanes)) == 0) & ~has_memory
+    return idle
 
 
 def _plan_layers(trace: Trace, rows: RowTable) -> _Layers:

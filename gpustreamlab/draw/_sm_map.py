@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis import display_name, layout_warnings, proof_text, sms_text
-from gpustreamlab.draw._card import card_layers, stack_layers
+from gpustreamlab.draw._card import card_layers, row_weights, stack_layers
 from gpustreamlab.draw._colours import (
     DARK_TEXT,
     HATCH_CLASS,
     OPEN_STRIP_ALPHA,
+    STRAY_COLOUR,
     WHOLE_CARD_STYLE,
     PartitionStyle,
     fill_of,
@@ -328,6 +329,7 @@ _MARK_LOOKS = {
     "note": (ACCENT, "none"),
     "hazard": (WARN, "none"),
 }
+_SIGN = 'font-size="11" font-weight="700" text-anchor="middle" fill="#ffffff"'
 LEAST_LABELLED_PX = 8  # How high a row of the card, or a bar, is at least that has a name, in px
 _LABEL_PX, _LABEL_HIGH_PX = 38, 13  # An area of that size is labelled with its SMs.
 _RUN_GAP_PX = 2.0
@@ -359,7 +361,7 @@ def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
 def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     """Draw a line at each moment with a name, and its label where there is room."""
     taken: list[list[tuple[float, float]]] = [[] for _ in scene.mark_rows]
-    labels = []
+    labels, signs = list[str](), list[str]()
     for mark in sorted(scene.marks[-MAX_SVG_MARKS:], key=lambda mark: (MARK_RANKS[mark.kind], mark.time_ns)):
         colour, dashes = _MARK_LOOKS[mark.kind]
         x = plot.left_px + mark.time_ns * plot.scale_x
@@ -370,12 +372,17 @@ def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         begin = x if is_right else x - room
         end = begin + room
         free = (row for row, labels in enumerate(taken) if all(end <= left or begin >= right for left, right in labels))
+        if mark.kind == "hazard":
+            signs.append(f'<circle cx="{x:.1f}" cy="{plot.top_px:.1f}" r="7" fill="{STRAY_COLOUR}"/>')
+            signs.append(f'<text x="{x:.1f}" y="{plot.top_px + 4:.1f}" {_SIGN}>!</text>')
+            continue
         row = next(free, None)
         if row is None or begin < plot.left_px - 0.01 * (plot.right_px - plot.left_px):
             continue
         taken[row].append((begin, end))
         y = plot.y(scene.mark_rows[row]) + 4
         labels.append(svg_text(x + 4 if is_right else x - 4, y, mark.text, "start" if is_right else "end", colour, 11))
+    yield from signs
     if labels:
         # A border in the colour of the paper keeps the letters apart from the lines of other moments.
         yield f'<g stroke="{PAPER}" stroke-width="4" stroke-linejoin="round" paint-order="stroke">{"".join(labels)}</g>'
@@ -390,20 +397,20 @@ def card_shapes(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     sizes = np.array([[0] * count, *(sms[:count] for _, sms in scene.own_sms)]).reshape(len(starts_ns), count)
     edges_ns = _card_edges(picture, starts_ns, plot)
     own = sizes[np.searchsorted(starts_ns, (edges_ns[1:] + edges_ns[:-1]) / 2) - 1]
+    weights = row_weights(trace, scene.card_rows)
     for row in scene.card_rows:
         top, bottom, is_sms = plot.y(row.top), plot.y(row.bottom), row.kind == "sms"
         yield _box(plot.left_px, top, plot.right_px - plot.left_px, bottom - top, "#808080", 'fill-opacity=".1"')
-        layers = card_layers(trace, scene, row, edges_ns)
+        layers = card_layers(trace, scene, row, weights[row.kind], edges_ns)
         scale, opacity = (bottom - top) / row.most, OPEN_STRIP_ALPHA if is_open and is_sms else 1
         for layer, low, high in stack_layers(layers, own if is_sms else own[:, :0], row.most):
-            band = scene.bands[layer.band].style if layer.band >= 0 and not scene.has_own_hue[layer.lane] else None
+            style = scene.bands[layer.band].style if layer.band >= 0 else WHOLE_CARD_STYLE
             path = _area(plot.x(edges_ns), bottom - high * scale, bottom - low * scale)
-            fill = band.fill if band else fill_of(scene.lane_hues[layer.lane])
-            yield f'<path d="{path}" fill="{fill}" fill-opacity="{opacity}"/>'
-            if band and (hatch := hatch_fill(band.hatch)):
+            yield f'<path d="{path}" fill="{fill_of(layer.hue)}" fill-opacity="{opacity}"/>'
+            if style.hue == layer.hue and (hatch := hatch_fill(style.hatch)):
                 yield f'<path d="{path}" fill="{hatch}" {HATCH_CLASS}/>'
-            if band and is_sms:
-                yield from _sms_labels(plot.x(edges_ns), low, high - low, band, bottom, scale)
+            if style.hue == layer.hue and is_sms:
+                yield from _sms_labels(plot.x(edges_ns), low, high - low, style, bottom, scale)
         if bottom - top >= LEAST_LABELLED_PX:
             yield svg_text(plot.left_px - 8, (top + bottom) / 2 + 4, row.label, "end", SOFT, 11 if is_sms else 10)
 
@@ -412,7 +419,9 @@ def _card_edges(picture: Picture, starts_ns: FloatArray, plot: SVGPlot) -> Float
     """Return borders of columns: every change where they are few, even columns where many."""
     trace, zero_ns = picture.trace, picture.scene.zero_ns
     if 2 * len(trace) + len(starts_ns) > _COLUMNS:
-        return np.linspace(0, plot.end_ns, _COLUMNS + 1)
+        # Fewer columns where there are many colours: each column of each costs about 20 bytes.
+        colours = len(picture.scene.bands) + len(set(picture.scene.lane_hues))
+        return np.linspace(0, plot.end_ns, max(60, 2 * _COLUMNS // max(2, colours)) + 1)
     times_ns = np.concatenate(([0.0, plot.end_ns], starts_ns, trace.start_ns - zero_ns, trace.end_ns - zero_ns))
     return np.unique(times_ns[(times_ns >= 0) & (times_ns <= plot.end_ns)])
 

@@ -6,6 +6,7 @@ import base64
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -13,25 +14,21 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, format_ns, merge_narrow, time_ticks
-from gpustreamlab.draw._colours import DARK_TEXT, all_fills, hatch_patterns, line_of
+from gpustreamlab.draw._colours import DARK_TEXT, STRAY_COLOUR, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import ROW_PX
 from gpustreamlab.draw._legend import (
-    STRAY_COLOUR,
     Bars,
     Box,
     Entries,
-    MemoryStrip,
     bar_fills,
     bar_hatches,
     bar_shapes,
-    format_bytes,
     name_entries,
     partition_entries,
-    plan_memory,
 )
 from gpustreamlab.draw._picture import Header, Picture, plan_picture
-from gpustreamlab.draw._scene import LANE_GAP_PX, Scene, text_width_px
+from gpustreamlab.draw._scene import LANE_GAP_PX, Scene, counts_bytes, plan_scene, text_width_px
 from gpustreamlab.draw._sm_map import (
     ACCENT,
     GRID,
@@ -49,10 +46,8 @@ from gpustreamlab.draw._sm_map import (
 )
 from gpustreamlab.draw._why import why_went
 from gpustreamlab.errors import MissingExtraError, OptionError
-from gpustreamlab.model import Trace
+from gpustreamlab.model import Counters, Trace
 from gpustreamlab.typing import Int64Array
-
-MEMORY_COLOUR = "#8cc9b4"
 
 STRAY_PX = 8  # Size of the corner on work that left its stream
 MAX_STRAYS = 500  # Most corners in a picture
@@ -71,25 +66,6 @@ def stray_shapes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str
         corners.append(f"M{right - STRAY_PX:.1f} {top:.1f}h{STRAY_PX}v{STRAY_PX}z")
     if corners:
         yield f'<path d="{"".join(corners)}" fill="{STRAY_COLOUR}" stroke="{PAPER}"/>'
-
-
-def memory_shapes(strips: Sequence[MemoryStrip], plot: SVGPlot) -> Iterator[str]:
-    """Draw the memory of lanes: what is in use as an area, what is reserved as a line."""
-    for strip in strips:
-        top, bottom = plot.y(strip.top) + 2, plot.y(strip.bottom) - 1
-        if bottom - top < 4:
-            continue
-        for line in strip.lines:
-            scale = (bottom - top) / (strip.most_bytes or 1)
-            xs, ys = np.maximum(plot.x(line.time_ns), plot.left_px), bottom - line.value * scale
-            steps = "".join(f"H{x:.1f}V{y:.1f}" for x, y in zip(xs[1:].tolist(), ys[1:].tolist(), strict=True))
-            path = f"M{xs[0]:.1f} {ys[0]:.1f}{steps}H{max(float(xs[-1]), plot.right_px):.1f}"
-            area = f"V{bottom:.1f}H{max(plot.left_px, plot.left_px + float(line.time_ns[0]) * plot.scale_x):.1f}z"
-            if line.is_filled:
-                yield f'<path d="{path}{area}" fill="{MEMORY_COLOUR}" fill-opacity=".6"/>'
-            yield f'<path d="{path}" fill="none" stroke="{MEMORY_COLOUR if line.is_filled else SOFT}"/>'
-        label = svg_text(plot.right_px - 4, top + 9, f"max {format_bytes(strip.most_bytes)}", "end", SOFT, 10)
-        yield f'<g stroke="{PAPER}" stroke-width="3" paint-order="stroke">{label}</g>'
 
 
 LABEL_PX = 11  # Size of the names on bars, in px; what is lower has smaller ones
@@ -113,6 +89,10 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
 LABEL_CHARACTERS = 320  # How many characters of a name a bar shows, at most
 LEAST_ROW_PX = 0.6  # Bars are at least this high, also where there are so many lanes that they cover each other
 LEAST_LINED_PX = 4  # Spans that are at least this wide have a bar of their own; narrower ones are drawn as load
+
+_LEADS = re.compile(r"^(memcpy|memset|void)\s+", re.IGNORECASE)  # What names of a kind begin with, and tells none apart
+_NUMBERS = re.compile(r"(?<![^\s_\-#:/.=\[(])[0-9]+(?![^\s_\-:/.,\])])")  # Those that stand by themselves, as in `name_group`
+LEAST_LETTERS = 4  # Of a name that is cut
 
 WAIT_COLOUR = "#7d8792"
 """Arrows between spans: their contrast to the paper is above 3:1."""
@@ -143,7 +123,7 @@ def timeline_svg(
     """
     if width_mm is not None:
         _check_number("width_mm", width_mm, WIDTH_LIMITS_MM, "save('run.svg', width_mm=180)")
-    picture = plan_picture(trace) if picture is None else picture
+    picture = _without_memory(plan_picture(trace) if picture is None else picture)
     went = why_went(trace, picture.scene.zero_ns) if went is None else went
     scene = picture.scene
     head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(trace, scene))
@@ -166,13 +146,23 @@ def timeline_svg(
     )
 
 
+def _without_memory(picture: Picture) -> Picture:
+    """Fold the memory of all lanes, as the viewer does until it is asked for."""
+    trace = picture.trace
+    if not counts_bytes(trace).any():
+        return picture
+    scene = picture.scene
+    bare = replace(trace, counters=Counters())
+    folded = plan_scene(bare, scene.rows, zero_ns=scene.zero_ns, width_ns=scene.width_ns)
+    return replace(picture, trace=bare, scene=folded)
+
+
 def _plot_shapes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     """Draw what is above the lanes' ground: partitions, the card, waits, bars, moments."""
     scene = picture.scene
     yield from group_shapes(scene, plot)
     yield from _waits(picture, plot)  # below the bars, so that their names can be read
     yield from _bars(picture, items, plot)
-    yield from memory_shapes(plan_memory(picture.trace, scene), plot)
     yield from stray_shapes(picture, items, plot)
     yield from card_shapes(picture, plot)
     yield from capture_shapes(scene, plot)
@@ -313,27 +303,35 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
             box = Box(begin, top, end - begin, height)
             bars.add_load(fill, is_hollow=is_hollow, box=box, share=load)
             continue
-        bars.add(fill, hatch, shape, Box(begin, top, end - begin, height))
-        if height >= LEAST_LABELLED_PX and (label := _bar_label(picture.trace.names[name], end - begin - 8)):
+        bars.add(fill, hatch, shape, Box(begin, top, end - begin, height), is_pale=bool(scene.row_pale[row]))
+        if height >= LEAST_LABELLED_PX and (label := _bar_label(picture.trace.names[name], end - begin - 4)):
             is_small = height < LABEL_PX
-            place = f'x="{begin + 4:.1f}" y="{top + height / 2 + (3 if is_small else 4):.1f}"'
+            place = f'x="{(begin + end) / 2:.1f}" y="{top + height / 2 + (3 if is_small else 4):.1f}"'
             labels.setdefault((fill if shape == "solid" else "", is_small), []).append(f"<text {place}>{escape(label)}</text>")
     yield from bars.shapes(INK)
     for (fill, is_small), texts in labels.items():
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
         look = f'fill="{DARK_TEXT}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
         size = SMALL_LABEL_PX if is_small else LABEL_PX
-        yield f'<g font-size="{size}" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
+        yield f'<g font-size="{size}" text-anchor="middle" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
 
 
 def _bar_label(name: str, room_px: float) -> str:
-    """Return as much of a name as there is room for; an empty text where that says nothing."""
-    room = int(room_px / 6.3)
-    if room < min(4, len(name)):
-        return ""
-    label = cut_end(display_name(name, LABEL_CHARACTERS), room)
-    excess = text_width_px(label, 10) / room_px
-    return cut_end(label, int(len(label) / excess)) if excess > 1 else label
+    """Return a name, or what tells it apart as far as there is room: its number first; empty where that says nothing."""
+    label = display_name(name, LABEL_CHARACTERS)
+    if text_width_px(label, LABEL_PX) <= room_px:
+        return label
+    label = _LEADS.sub("", label)
+    if "::" in label or "<" in label:  # a function of C++: its own name, without templates and namespaces
+        label = re.split(r"[<(]", label)[0].rsplit("::", 1)[-1] or label
+    numbers = _NUMBERS.findall(label)
+    if numbers and text_width_px(label, LABEL_PX) > room_px:
+        label = f"{numbers[-1]} {label.replace(numbers[-1], '').strip()}"
+    if (excess := text_width_px(label, LABEL_PX) / room_px) > 1:
+        label = cut_end(label, int(len(label) / excess))
+    if len(label) >= LEAST_LETTERS or not label.endswith("…"):
+        return label
+    return numbers[-1] if numbers and text_width_px(numbers[-1], LABEL_PX) <= room_px else ""
 
 
 def _wait_edges(picture: Picture) -> Int64Array:

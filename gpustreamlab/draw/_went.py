@@ -17,9 +17,10 @@ from gpustreamlab.analysis import (
     format_ns,
     host_waits,
     idle,
+    stream_extent,
     used_stream_count,
 )
-from gpustreamlab.model import NO_COMMON_TIME, SPAN_KINDS, Trace
+from gpustreamlab.model import NO_COMMON_TIME, Trace
 from gpustreamlab.typing import CaptureTier, IdleKind, Int64Array, SpanKind
 
 LISTED_PLACES = 200  # How many places of a piece a click lights, the longest first
@@ -65,8 +66,9 @@ def plan_went(trace: Trace) -> tuple[Piece, ...]:
     by_start = counted[np.argsort(trace.start_ns[counted], kind="stable")]
     begins_ns = trace.start_ns[by_start]
     # Alone, or with nothing at work, each start of work may have a reason of its own.
-    edges_ns = np.unique(np.concatenate((times_ns, begins_ns[(begins_ns >= times_ns[0]) & (begins_ns < times_ns[-1])])))
-    level = np.minimum(counts[np.searchsorted(times_ns, edges_ns[:-1], side="right") - 1], MOST_TOGETHER)
+    edges_ns = np.unique(np.concatenate((times_ns, begins_ns, stream_extent(trace))))
+    counts = np.append(0, counts)  # before the first work, and behind the last, nothing runs
+    level = np.minimum(counts[np.searchsorted(times_ns, edges_ns[:-1], side="right")], MOST_TOGETHER)
     reason = np.zeros(len(level), np.int64)
     if basis.tier is not CaptureTier.RANGES:
         low = np.flatnonzero(level < (1 if is_few else 2))
@@ -124,14 +126,17 @@ def _reasons(trace: Trace, edges_ns: Int64Array, level: Int64Array, low: Int64Ar
     of_kind = {IdleKind.HOST: _LATE, IdleKind.EVENT: _DATA, IdleKind.LAUNCH: _LATE, IdleKind.OTHER: _NONE}
     found = np.array([*(of_kind[one] for one in _KINDS), _NONE], np.int64)[kind]
     found[(found == _LATE) & _blocked(trace, begin_ns, end_ns)] = _HOST
-    running = by_start[np.searchsorted(trace.start_ns[by_start], begin_ns, side="right") - 1]
-    is_copy = (trace.kind[running] == SPAN_KINDS.index(SpanKind.COPY)) & (level[low] == 1)
+    copy_ns, copies = count_steps(busy_edges(trace, (SpanKind.COPY,)))
+    is_copy = (level[low] == 1) & (np.append(0, copies)[np.searchsorted(copy_ns, begin_ns, side="right")] == 1)
     found[is_copy & ((found == _DATA) | (found == _NONE))] = _COPIES
     together = np.flatnonzero(level > 1)
     if len(together):
+        together_ns = int((edges_ns[together + 1] - edges_ns[together]).sum())
         calm = (level[low] == 1) & ((found != _LATE) & (found != _HOST))
-        found[calm & (low < together[0])] = _FILLS
-        found[(level[low] == 1) & (low > together[-1])] = _DRAINS
+        for chosen, reason in ((calm & (low < together[0]), _FILLS), (calm & (low > together[-1]), _DRAINS)):
+            if int((end_ns - begin_ns)[chosen].sum()) < together_ns:  # else it is no pipeline
+                found[chosen] = reason
+    found[begin_ns >= trace.end_ns[by_start].max()] = _NONE
     for change in trace.layouts:
         found[(level[low] == 0) & (begin_ns <= change.time_ns) & (change.time_ns <= end_ns)] = _ANEW
     return found
@@ -176,15 +181,19 @@ def went_text(pieces: Sequence[Piece], found: Explanation | None, *, is_ranges: 
     if is_ranges:
         return f"{format_ns(took_ns)} in all. Ranges contain waiting: what ran at once in them is not known."
     forecast = found.forecast if found is not None else None
+    took = f"Took {format_ns(took_ns)}"
+    if found is None or not found.streams:
+        return f"{took}."
+    if len(found.streams) < 2:
+        return f"{took} on one stream: nothing can overlap."
     if forecast is None:
-        together = any(piece.streams > 1 for piece in pieces)
-        return f"{format_ns(took_ns)} in all{'' if together else '; no two streams worked at once'}."
-    took = f"Took {format_ns(forecast.measured_ns)}"
+        least = f"; overlap could save at most {format_ns(found.bound_ns)}, not promised"
+        return f"{took}{least if found.bound_ns >= found.worth_ns else '; more overlap would save nothing'}."
     floor = f"{forecast.floor_of} alone take {format_ns(forecast.floor_ns)}"
     gain_ns = forecast.gain_ns if forecast.change_count else 0
     if gain_ns:
         best = "at best " if forecast.is_bound else ""
-        possible = f"; {best}{format_ns(forecast.measured_ns - gain_ns)} possible with the fixes listed"
+        possible = f"; {best}{format_ns(took_ns - gain_ns)} possible with the fixes listed"
     else:
         possible = "; no change that was tried makes it shorter"
     said = f"{took}{possible}; {floor}."

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. d0cf62dd8f3a3e1ca598e7f94ead9563f2e5aeaf1d33798bcb65838c94cd12ed
+// Made by scripts/bundle_viewer.py. 110db28609b9b581ce2264e792db7243f1a482a81cc7be7a4d971da31643facd
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1094,12 +1094,12 @@ var gpustreamlab = (() => {
   var firstLayout = () => ({ memory: false, idle: false, folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set() });
   var laneKey = ({ name, host }) => host ? `host ${name}` : name;
   var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
-  function layOut(planned, layout) {
+  function layOut(planned, layout, hasSpans) {
     const { head_px: headPx, idle_px: idlePx } = planned;
     const places = placesFromTop(planned), groups = groupLanes(planned, places.keys()), keys = planned.lanes.map(laneKey);
     const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned2 = isIn("pinned");
     const isMemory = ([label]) => label === "memory", isShown = (part) => layout.memory || !isMemory(part);
-    const isIdle = (code) => planned.lanes[code].idle || planned.lanes[code].parts.length > 0 && !planned.lanes[code].parts.some(isShown);
+    const isIdle = (code) => planned.lanes[code].parts.length ? !planned.lanes[code].parts.some(isShown) : !planned.lanes[code].host && !hasSpans(code);
     const isAway = (code) => isIn("hidden")(code) || !layout.idle && isIdle(code);
     const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isAway(code));
     for (const group of groups) {
@@ -1216,7 +1216,7 @@ var gpustreamlab = (() => {
       const planned = this.planned = { ...NO_HEAD, ...told };
       this.laneRows = planned.lanes.map(() => []);
       planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
-      const { tables, order, pinnedPx } = layOut(planned, this.layout);
+      const { tables, order, pinnedPx } = layOut(planned, this.layout, (code) => this.hasSpans(code));
       Object.assign(this, { tables, laneOrder: order, pinnedPx });
       this.parts = planParts(tables, this.roomPx);
       this.lanesPx = this.parts.lanesPx;
@@ -1245,7 +1245,6 @@ var gpustreamlab = (() => {
     reveal(code) {
       const lane = this.planned.lanes[code];
       if (this.layout.hidden.has(laneKey(lane))) this.setIn("hidden", laneKey(lane), false);
-      if (lane.idle) this.arrange({ idle: true });
       if (!this.laneOrder.includes(code)) for (const group of this.tables.groups.filter((one) => one.isFolded)) this.setIn("folded", groupKey(group), false);
     }
     // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
@@ -1276,10 +1275,13 @@ var gpustreamlab = (() => {
       if (!rows.length) return this.extent();
       return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
     }
+    // Whether anything ran, or has begun, on a lane.
+    hasSpans(lane) {
+      return this.laneRows[lane].some((code) => this.store.ownRow(code)?.length) || this.openWork.some(([open]) => open === lane);
+    }
     // Codes of the streams on which anything ran.
     usedStreams() {
-      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
-      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
+      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && this.hasSpans(lane));
     }
     // How far a window may reach.
     bounds() {
@@ -1405,6 +1407,11 @@ var gpustreamlab = (() => {
       this.emit("data", "tables");
     }
     appended() {
+      if (this.tables.idle && this.planned.lanes.some((_, code) => !this.laneOrder.includes(code) && this.hasSpans(code))) {
+        const { laneOrder } = this;
+        this.adoptTables(this.planned);
+        if (this.laneOrder.length !== laneOrder.length) this.emit("data", "tables");
+      }
       this.emit("data", "spans");
     }
   };
@@ -2363,15 +2370,15 @@ var gpustreamlab = (() => {
   var MOST_CELLS = 24e3;
   var SIGNS2 = { in: /htod/i, out: /dtoh/i, peer: /ptop/i };
   var uses = /* @__PURE__ */ new WeakMap();
-  function cardLayers(store, tables, row, x0, x1, columns) {
+  function cardLayers(store, tables, row, x0, x1, columns, keyOf = (lane) => lane) {
     let use = uses.get(store);
     if (!use) uses.set(store, use = new CardUse(store));
     const parts = use.parts(tables, row.kind).filter((part) => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device);
     const count = Math.max(1, Math.min(columns, Math.floor(MOST_CELLS / Math.max(1, parts.length))));
     const layers = /* @__PURE__ */ new Map();
     for (const part of parts) {
-      const lane = part.row.lane, band = row.kind === "sms" ? tables.partitions[part.code]?.band ?? -1 : -1, key = `${band} ${lane}`;
-      if (!layers.has(key)) layers.set(key, { lane, band, code: part.code, mean: new Float64Array(count) });
+      const lane = part.row.lane, band = row.kind === "sms" ? tables.partitions[part.code]?.band ?? -1 : -1, key = `${band} ${keyOf(lane, band)}`;
+      if (!layers.has(key)) layers.set(key, { lane, band, mean: new Float64Array(count) });
       addCoverage(part, x0, x1, layers.get(key).mean);
     }
     const scale = count / (x1 - x0), place = ({ band, lane }) => (band < 0 ? 1e9 : band * 1e5) + (tables.lanes[lane].place ?? lane);
@@ -2379,30 +2386,34 @@ var gpustreamlab = (() => {
     return [...layers.values()].sort((one, other) => place(one) - place(other));
   }
   function stackLayers(layers, own, most) {
-    const count = layers[0]?.mean.length ?? 0, share = new Float64Array(count).map((_, column) => Math.min(1, most / layers.reduce((sum, { mean }) => sum + mean[column], 0)));
-    const areas = [], free = [], bands = own[0]?.length ?? 0, plus = (low, values) => low.map((sms, column) => sms + values[column]);
+    const count = layers[0]?.mean.length ?? 0, bands = own[0]?.length ?? 0, areas = [], free = [];
+    const plus = (low, values) => low.map((sms, column) => sms + values[column]), less = (high, values) => high.map((sms, column) => sms - values[column]);
     let base = new Float64Array(count);
-    const meanOf = ({ mean }) => mean.map((sms, column) => sms * share[column]);
     for (let band = 0; band < bands; band++) {
       let high = base;
-      for (const layer of layers) if (layer.band === band) areas.push([layer, high, high = plus(high, meanOf(layer))]);
+      const limit = base.map((_, column) => own[column][band] || most);
+      for (const [layer, sms] of sharedOut(layers.filter((layer2) => layer2.band === band), limit)) areas.push([layer, high, high = plus(high, sms)]);
       const next = high.map((sms, column) => Math.max(sms, base[column] + own[column][band]));
       free.push([high, next]);
       base = next;
     }
     free.push([base, base.map((sms) => Math.max(sms, most))]);
-    for (const layer of layers) {
-      if (layer.band >= 0 && layer.band < bands) continue;
-      let left = meanOf(layer);
+    const room = free.reduce((sums, [low, top]) => plus(sums, less(top, low)), new Float64Array(count));
+    for (const [layer, sms] of sharedOut(layers.filter(({ band }) => band < 0 || band >= bands), room)) {
+      let left = sms;
       for (const place of free) {
-        const [low, top] = place, taken = left.map((sms, column) => Math.min(sms, top[column] - low[column]));
-        if (!taken.some((sms) => sms > 0)) continue;
+        const [low, top] = place, taken = left.map((wanted, column) => Math.min(wanted, top[column] - low[column]));
+        if (!taken.some((one) => one > 0)) continue;
         place[0] = plus(low, taken);
         areas.push([layer, low, place[0]]);
-        left = left.map((sms, column) => sms - taken[column]);
+        left = less(left, taken);
       }
     }
     return areas;
+  }
+  function sharedOut(layers, room) {
+    const share = room.map((most, column) => Math.min(1, most / layers.reduce((sum, { mean }) => sum + mean[column], 1e-9)));
+    return layers.map((layer) => [layer, layer.mean.map((sms, column) => sms * share[column])]);
   }
   var CardUse = class {
     constructor(store) {
@@ -2689,7 +2700,7 @@ var gpustreamlab = (() => {
       const box = { left: frame.left, right: frame.right, top: frame.top + row.top, bottom: frame.top + row.bottom };
       ctx.fillStyle = theme.shade;
       ctx.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top);
-      const layers = cardLayers(view.store, tables, row, view.x0, view.x1, columns), count = layers[0]?.mean.length ?? 0;
+      const layers = cardLayers(view.store, tables, row, view.x0, view.x1, columns, (lane, band) => fillOf(painter, lane, band)), count = layers[0]?.mean.length ?? 0;
       const own = row.kind === "sms" ? ownSms(view, count) : [];
       clipTo(ctx, box.left, box.top, box.right, box.bottom, () => {
         for (const [layer, low, high] of stackLayers(layers, own, row.most)) paintArea(ctx, painter, row, layer, low, high, box);
@@ -2707,10 +2718,12 @@ var gpustreamlab = (() => {
     const ns = (view.x1 - view.x0) / count, none = bands.slice(1).map(() => 0);
     return Array.from({ length: count }, (_, column) => layouts.findLast(([time]) => time <= view.x0 + (column + 0.5) * ns)?.[1].slice(0, -1) ?? none);
   }
+  var bandOf = (view, lane, place) => colourBy(view) === "partition" && !view.tables.lanes[lane].has_own_hue ? view.tables.bands[place] : null;
+  var fillOf = ({ view, looks }, lane, place) => bandOf(view, lane, place)?.fill ?? looks.fills[laneHue(view.tables, colourBy(view), lane) * TINTS];
   function paintArea(ctx, painter, { kind, most }, { lane, band: place }, low, high, box) {
-    const { view, looks } = painter, { tables } = view, by = colourBy(view), band = by === "partition" && !tables.lanes[lane].has_own_hue ? tables.bands[place] : null;
+    const { tables } = painter.view, band = bandOf(painter.view, lane, place);
     const shape = stepShape(low, high, box, most), isOpen = kind === "sms" && tables.header.counts_ranges;
-    ctx.fillStyle = band?.fill ?? looks.fills[laneHue(tables, by, lane) * TINTS];
+    ctx.fillStyle = fillOf(painter, lane, place);
     ctx.globalAlpha = isOpen ? OPEN_STRIP : 1;
     ctx.fill(shape);
     ctx.globalAlpha = 1;
@@ -4411,7 +4424,7 @@ var gpustreamlab = (() => {
   // paint_bars.js
   var WIDE_PX = 4;
   var LABEL_MIN_PX = 12;
-  var MOST_NUMBERED = 40;
+  var NUMBERS = /(?<![^\s_\-#:/.=[(])[0-9]+(?![^\s_\-:/.,\])])/g;
   var LEAST_LETTERS = 4;
   var LONELY_PX = 3;
   var MOMENT_PX = 5;
@@ -4564,12 +4577,16 @@ var gpustreamlab = (() => {
   }
   function barText(ctx, texts, name, room) {
     if (texts.width(ctx, name) <= room) return name;
-    const short = name.replace(/^(memcpy|memset|void)\s+/i, ""), number = short.match(/\d+(?!.*\d)/)?.[0];
+    const short = shortName(name), number = short.match(NUMBERS)?.at(-1);
     if (short !== name && texts.width(ctx, short) <= room) return short;
-    if (number === void 0 || short.length > MOST_NUMBERED) return leastFit(texts.fit(ctx, short, room));
+    if (number === void 0) return leastFit(texts.fit(ctx, short, room));
     const rest = leastFit(texts.fit(ctx, short.replace(number, "").trim(), room - texts.width(ctx, `${number} `)));
     return rest ? `${number} ${rest}` : texts.width(ctx, number) <= room ? number : "";
   }
+  var shortName = (name) => {
+    const plain2 = name.replace(/^(memcpy|memset|void)\s+/i, "");
+    return plain2.includes("::") || /<.*>/.test(plain2) ? plain2.match(/^[\w:]+/)?.[0].split("::").at(-1) || plain2 : plain2;
+  };
   var leastFit = (text) => text.length < LEAST_LETTERS && text.endsWith("…") ? "" : text;
   function paintStrays(ctx, { items, ratio, theme }, segments, { x, w }) {
     let corners = "";

@@ -8,16 +8,19 @@ const MOST_CELLS = 24_000 // Rows times columns beyond which columns are wider.
 const SIGNS = { in: /htod/i, out: /dtoh/i, peer: /ptop/i } // By which names of copies tell their way, as in draw/_card.py.
 const uses = new WeakMap()
 
-/** The layers of a row of the card, from the bottom: {lane, band, mean}; `columns` is about how many columns there may be. */
-export function cardLayers(store, tables, row, x0, x1, columns) {
+/**
+ * The layers of a row of the card, from the bottom: {lane, band, mean}, of all lanes of which `keyOf` says the same; `columns` is
+ * about how many columns there may be.
+ */
+export function cardLayers(store, tables, row, x0, x1, columns, keyOf = lane => lane) {
   let use = uses.get(store)
   if (!use) uses.set(store, (use = new CardUse(store)))
   const parts = use.parts(tables, row.kind).filter(part => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device)
   const count = Math.max(1, Math.min(columns, Math.floor(MOST_CELLS / Math.max(1, parts.length))))
   const layers = new Map()
   for (const part of parts) {
-    const lane = part.row.lane, band = row.kind === "sms" ? tables.partitions[part.code]?.band ?? -1 : -1, key = `${band} ${lane}`
-    if (!layers.has(key)) layers.set(key, { lane, band, code: part.code, mean: new Float64Array(count) })
+    const lane = part.row.lane, band = row.kind === "sms" ? tables.partitions[part.code]?.band ?? -1 : -1, key = `${band} ${keyOf(lane, band)}`
+    if (!layers.has(key)) layers.set(key, { lane, band, mean: new Float64Array(count) })
     addCoverage(part, x0, x1, layers.get(key).mean)
   }
   const scale = count / (x1 - x0), place = ({ band, lane }) => (band < 0 ? 1e9 : band * 1e5) + (tables.lanes[lane].place ?? lane)
@@ -27,30 +30,36 @@ export function cardLayers(store, tables, row, x0, x1, columns) {
 
 /** Stack layers, never higher than `most`: each partition at the place of its own SMs, all else in what is free; [layer, low, high]. */
 export function stackLayers(layers, own, most) {
-  const count = layers[0]?.mean.length ?? 0, share = new Float64Array(count).map((_, column) => Math.min(1, most / layers.reduce((sum, { mean }) => sum + mean[column], 0)))
-  const areas = [], free = [], bands = own[0]?.length ?? 0, plus = (low, values) => low.map((sms, column) => sms + values[column])
+  const count = layers[0]?.mean.length ?? 0, bands = own[0]?.length ?? 0, areas = [], free = []
+  const plus = (low, values) => low.map((sms, column) => sms + values[column]), less = (high, values) => high.map((sms, column) => sms - values[column])
   let base = new Float64Array(count)
-  const meanOf = ({ mean }) => mean.map((sms, column) => sms * share[column])
   for (let band = 0; band < bands; band++) {
     let high = base
-    for (const layer of layers) if (layer.band === band) areas.push([layer, high, (high = plus(high, meanOf(layer)))])
+    const limit = base.map((_, column) => own[column][band] || most)
+    for (const [layer, sms] of sharedOut(layers.filter(layer => layer.band === band), limit)) areas.push([layer, high, (high = plus(high, sms))])
     const next = high.map((sms, column) => Math.max(sms, base[column] + own[column][band]))
     free.push([high, next])
     base = next
   }
   free.push([base, base.map(sms => Math.max(sms, most))])
-  for (const layer of layers) {
-    if (layer.band >= 0 && layer.band < bands) continue
-    let left = meanOf(layer)
+  const room = free.reduce((sums, [low, top]) => plus(sums, less(top, low)), new Float64Array(count))
+  for (const [layer, sms] of sharedOut(layers.filter(({ band }) => band < 0 || band >= bands), room)) {
+    let left = sms
     for (const place of free) {
-      const [low, top] = place, taken = left.map((sms, column) => Math.min(sms, top[column] - low[column]))
-      if (!taken.some(sms => sms > 0)) continue
+      const [low, top] = place, taken = left.map((wanted, column) => Math.min(wanted, top[column] - low[column]))
+      if (!taken.some(one => one > 0)) continue
       place[0] = plus(low, taken)
       areas.push([layer, low, place[0]])
-      left = left.map((sms, column) => sms - taken[column])
+      left = less(left, taken)
     }
   }
   return areas
+}
+
+/** Layers, each with what it has in each column: more work than there is room for shares it. */
+function sharedOut(layers, room) {
+  const share = room.map((most, column) => Math.min(1, most / layers.reduce((sum, { mean }) => sum + mean[column], 1e-9)))
+  return layers.map(layer => [layer, layer.mean.map((sms, column) => sms * share[column])])
 }
 
 // The rows of a store, each with the partitions that its spans are of; brought up to date from what was appended since.

@@ -13,15 +13,15 @@ export const groupKey = ({ label }) => `group ${label.split(" · ")[0]}`
 
 /**
  * Lay the lanes out: `tables` with places of their own, `order` (codes of the shown lanes from the top), and `pinnedPx`, down to
- * which lanes stay in view. The line for lanes without work, where there are any, is `tables.idle`.
+ * which lanes stay in view. `hasSpans` tells of a lane whether anything ran on it. The line for lanes without work, where there are any, is `tables.idle`.
  */
-export function layOut(planned, layout) {
+export function layOut(planned, layout, hasSpans) {
   const { head_px: headPx, idle_px: idlePx } = planned
   const places = placesFromTop(planned), groups = groupLanes(planned, places.keys()), keys = planned.lanes.map(laneKey)
   const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned = isIn("pinned")
   // Memory is folded until it is asked for, and so is a lane that has nothing else: it is no stream at work.
   const isMemory = ([label]) => label === "memory", isShown = part => layout.memory || !isMemory(part)
-  const isIdle = code => planned.lanes[code].idle || planned.lanes[code].parts.length > 0 && !planned.lanes[code].parts.some(isShown)
+  const isIdle = code => planned.lanes[code].parts.length ? !planned.lanes[code].parts.some(isShown) : !planned.lanes[code].host && !hasSpans(code)
   const isAway = code => isIn("hidden")(code) || !layout.idle && isIdle(code)
   const pinned = groups.flatMap(group => group.lanes).filter(code => isPinned(code) && !isAway(code))
   for (const group of groups) {

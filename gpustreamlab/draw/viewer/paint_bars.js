@@ -8,7 +8,7 @@ import { isStray } from "./rows.js"
 
 const WIDE_PX = 4 // From here on a span has a bar of its own.
 const LABEL_MIN_PX = 12
-const MOST_NUMBERED = 40 // Longer names are of templates: their numbers tell little.
+const NUMBERS = /(?<![^\s_\-#:/.=[(])[0-9]+(?![^\s_\-:/.,\])])/g // Those that stand by themselves, as in analysis.name_group.
 const LEAST_LETTERS = 4 // Of a name that is cut.
 const LONELY_PX = 3
 const MOMENT_PX = 5 // Half the height of the sign of a span that took no time.
@@ -186,11 +186,17 @@ function labelBar(ctx, painter, columns, at, {left, room, middle}) {
 // A name, or what there is room for: a copy's way without "memcpy", then the number first that tells it from others, then its begin.
 function barText(ctx, texts, name, room) {
   if (texts.width(ctx, name) <= room) return name
-  const short = name.replace(/^(memcpy|memset|void)\s+/i, ""), number = short.match(/\d+(?!.*\d)/)?.[0]
+  const short = shortName(name), number = short.match(NUMBERS)?.at(-1)
   if (short !== name && texts.width(ctx, short) <= room) return short
-  if (number === undefined || short.length > MOST_NUMBERED) return leastFit(texts.fit(ctx, short, room))
+  if (number === undefined) return leastFit(texts.fit(ctx, short, room))
   const rest = leastFit(texts.fit(ctx, short.replace(number, "").trim(), room - texts.width(ctx, `${number} `)))
   return rest ? `${number} ${rest}` : texts.width(ctx, number) <= room ? number : ""
+}
+
+// Of a function of C++ its own name, without templates and namespaces.
+const shortName = name => {
+  const plain = name.replace(/^(memcpy|memset|void)\s+/i, "")
+  return plain.includes("::") || /<.*>/.test(plain) ? plain.match(/^[\w:]+/)?.[0].split("::").at(-1) || plain : plain
 }
 
 const leastFit = text => text.length < LEAST_LETTERS && text.endsWith("…") ? "" : text

@@ -18,7 +18,7 @@ export function paintCard(ctx, painter) {
     const box = {left: frame.left, right: frame.right, top: frame.top + row.top, bottom: frame.top + row.bottom}
     ctx.fillStyle = theme.shade
     ctx.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top)
-    const layers = cardLayers(view.store, tables, row, view.x0, view.x1, columns), count = layers[0]?.mean.length ?? 0
+    const layers = cardLayers(view.store, tables, row, view.x0, view.x1, columns, (lane, band) => fillOf(painter, lane, band)), count = layers[0]?.mean.length ?? 0
     const own = row.kind === "sms" ? ownSms(view, count) : []
     clipTo(ctx, box.left, box.top, box.right, box.bottom, () => {
       for (const [layer, low, high] of stackLayers(layers, own, row.most)) paintArea(ctx, painter, row, layer, low, high, box)
@@ -39,11 +39,16 @@ function ownSms(view, count) {
   return Array.from({length: count}, (_, column) => layouts.findLast(([time]) => time <= view.x0 + (column + 0.5) * ns)?.[1].slice(0, -1) ?? none)
 }
 
+// The partition whose colour work has, where colour tells partitions and the card has any.
+const bandOf = (view, lane, place) => colourBy(view) === "partition" && !view.tables.lanes[lane].has_own_hue ? view.tables.bands[place] : null
+
+const fillOf = ({view, looks}, lane, place) => bandOf(view, lane, place)?.fill ?? looks.fills[laneHue(view.tables, colourBy(view), lane) * TINTS]
+
 // What one layer takes, in the colour of its bars; where ranges count it is pale.
 function paintArea(ctx, painter, {kind, most}, {lane, band: place}, low, high, box) {
-  const {view, looks} = painter, {tables} = view, by = colourBy(view), band = by === "partition" && !tables.lanes[lane].has_own_hue ? tables.bands[place] : null
+  const {tables} = painter.view, band = bandOf(painter.view, lane, place)
   const shape = stepShape(low, high, box, most), isOpen = kind === "sms" && tables.header.counts_ranges
-  ctx.fillStyle = band?.fill ?? looks.fills[laneHue(tables, by, lane) * TINTS]
+  ctx.fillStyle = fillOf(painter, lane, place)
   ctx.globalAlpha = isOpen ? OPEN_STRIP : 1
   ctx.fill(shape)
   ctx.globalAlpha = 1

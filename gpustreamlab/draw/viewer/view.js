@@ -54,7 +54,7 @@ export class View {
     const planned = this.planned = {...NO_HEAD, ...told}
     this.laneRows = planned.lanes.map(() => [])
     planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
-    const {tables, order, pinnedPx} = layOut(planned, this.layout)
+    const {tables, order, pinnedPx} = layOut(planned, this.layout, code => this.hasSpans(code))
     Object.assign(this, {tables, laneOrder: order, pinnedPx})
     this.parts = planParts(tables, this.roomPx) // Marks, the card and pinned lanes stay above lanes that scroll.
     this.lanesPx = this.parts.lanesPx
@@ -87,7 +87,6 @@ export class View {
   reveal(code) {
     const lane = this.planned.lanes[code]
     if (this.layout.hidden.has(laneKey(lane))) this.setIn("hidden", laneKey(lane), false)
-    if (lane.idle) this.arrange({idle: true})
     if (!this.laneOrder.includes(code)) for (const group of this.tables.groups.filter(one => one.isFolded)) this.setIn("folded", groupKey(group), false)
   }
 
@@ -123,11 +122,11 @@ export class View {
     return {start: Math.min(...rows.map(row => row.start[0])), end: Math.max(...rows.map(row => row.lastEnd()))}
   }
 
+  // Whether anything ran, or has begun, on a lane.
+  hasSpans(lane) { return this.laneRows[lane].some(code => this.store.ownRow(code)?.length) || this.openWork.some(([open]) => open === lane) }
+
   // Codes of the streams on which anything ran.
-  usedStreams() {
-    const isUsed = lane => this.laneRows[lane].some(code => this.store.ownRow(code).length)
-    return this.laneOrder.filter(lane => !this.tables.lanes[lane].host && isUsed(lane))
-  }
+  usedStreams() { return this.laneOrder.filter(lane => !this.tables.lanes[lane].host && this.hasSpans(lane)) }
 
   // How far a window may reach.
   bounds() {
@@ -254,7 +253,15 @@ export class View {
     this.emit("data", "tables")
   }
 
-  appended() { this.emit("data", "spans") }
+  appended() {
+    // A lane on which work begins is no longer folded with those without.
+    if (this.tables.idle && this.planned.lanes.some((_, code) => !this.laneOrder.includes(code) && this.hasSpans(code))) {
+      const {laneOrder} = this
+      this.adoptTables(this.planned)
+      if (this.laneOrder.length !== laneOrder.length) this.emit("data", "tables")
+    }
+    this.emit("data", "spans")
+  }
 }
 
 // The painted item under a pointer: a span before a merged one, the later painted of two, and at most HIT_PX beside.
