@@ -20,6 +20,7 @@ from gpustreamlab.analysis import (
     concurrency,
     count_steps,
     count_text,
+    counted_rows,
     counts_text,
     display_name,
     empty_hint,
@@ -30,6 +31,7 @@ from gpustreamlab.analysis import (
     over_wall,
     partition_warnings,
     pending_text,
+    sm_kinds,
     span_rows,
     stream_extent,
     trace_facts,
@@ -231,10 +233,12 @@ def _sentence(trace: Trace, length: str) -> str:
     is_known = len(trace) > 0  # a live view's trace holds no spans
     used = [band for band in own if band.name is not None and (band.name in ran or not is_known)]
     bands = [band.label.replace(" · ", " (", 1) + ")" for band in used]
+    if bands and (counted_rows(trace, sm_kinds(trace)) & (trace.partition < 0)).any():
+        bands.append("on all SMs")
     streams = used_stream_count(trace)
     where = count_text(streams, "stream") if streams else lanes_text(trace)
     if 0 < len(bands) <= LISTED_PARTITIONS:
-        where += f" in {' and '.join(bands)}"
+        where += f" in {', '.join(bands[:-1])}{' and ' if bands[1:] else ''}{bands[-1]}"
     elif bands:
         where += f" in {len(bands):,} partitions"
     card = display_name(trace.metadata.device_name, 40)

@@ -399,7 +399,7 @@ def went_shapes(went: Mapping[str, Any], top_px: float) -> tuple[list[str], floa
         parts.append(f'<rect {box} fill="{piece["fill"]}" stroke="{SOFT}" stroke-width=".5"/>')
         texts = (f"{piece['label']} {format_ns(piece['ns'])}", format_ns(piece["ns"]))
         if width >= LEAST_WENT_PX and (text := next((one for one in texts if text_width_px(one, 11) <= width - 8), "")):
-            parts.append(svg_text(x + 5, top_px + 14, text, "start", DARK_TEXT, 11))
+            parts.append(svg_text(x + 5, top_px + 14, text, "start", INK if piece["fill"] == "none" else DARK_TEXT, 11))
         x += width
     parts.append(svg_text(12, top_px + WENT_PX + 15, went["said"], "start", SOFT, 12))
     return parts, WENT_PX + 22.0

@@ -39,6 +39,7 @@ REASONS = (
 )
 """Why no more ran: a name, its colour, and what it means."""
 _NONE, _COPIES, _DATA, _LATE, _HOST, _ANEW, _FILLS, _DRAINS = range(len(REASONS))
+NOTHING = "none"  # The colour of time in which nothing ran
 _TOGETHER_FILLS = {2: "#a8cbff", 3: "#6ea8fe"}  # Two streams at once, and more
 _KINDS = tuple(IdleKind)
 
@@ -61,16 +62,18 @@ def plan_went(trace: Trace) -> tuple[Piece, ...]:
     times_ns, counts = count_steps(busy_edges(trace, basis.counted))
     if len(times_ns) < 2 or NO_COMMON_TIME in trace.metadata.missing:
         return ()
-    is_few = used_stream_count(trace) < 2
+    is_few, has_reasons = used_stream_count(trace) < 2, basis.tier is not CaptureTier.RANGES
     counted = np.flatnonzero(counted_rows(trace, basis.counted))
     by_start = counted[np.argsort(trace.start_ns[counted], kind="stable")]
     begins_ns = trace.start_ns[by_start]
     # Alone, or with nothing at work, each start of work may have a reason of its own.
-    edges_ns = np.unique(np.concatenate((times_ns, begins_ns, stream_extent(trace))))
     counts = np.append(0, counts)  # before the first work, and behind the last, nothing runs
+    is_lone = counts[np.searchsorted(times_ns, begins_ns)] < 2 if has_reasons else np.zeros(len(begins_ns), bool)
+    edges_ns = np.sort(np.concatenate((times_ns, begins_ns[is_lone], stream_extent(trace))))
+    edges_ns = edges_ns[np.append(True, edges_ns[1:] > edges_ns[:-1])]
     level = np.minimum(counts[np.searchsorted(times_ns, edges_ns[:-1], side="right")], MOST_TOGETHER)
     reason = np.zeros(len(level), np.int64)
-    if basis.tier is not CaptureTier.RANGES:
+    if has_reasons:
         low = np.flatnonzero(level < (1 if is_few else 2))
         reason[low] = _reasons(trace, edges_ns, level, low, by_start)
     word = "queued or running" if basis.tier is CaptureTier.RANGES else "at once"
@@ -85,8 +88,8 @@ def plan_went(trace: Trace) -> tuple[Piece, ...]:
             more = " or more" if streams == MOST_TOGETHER < most else ""
             name, fill, about = f"{streams}{more} streams {word}", _TOGETHER_FILLS[streams], "work overlapped"
         elif not code or streams:
-            alone = "one stream" if is_few else "one alone"
-            name = (f"{alone}: {name}" if name else alone) if streams else "nothing ran"
+            about = f"one stream alone: {about}" if streams else about
+            name = (name or ("one stream" if is_few else "one alone")) if streams else "nothing ran"
         else:
             name = f"nothing ran: {name}"
         lasts_ns = spells[:, 1] - spells[:, 0]
@@ -96,7 +99,7 @@ def plan_went(trace: Trace) -> tuple[Piece, ...]:
                 streams=streams,
                 label=name,
                 about=about,
-                fill=fill if streams or code else "#ffffff",
+                fill=fill if streams or code else NOTHING,
                 total_ns=int(lasts_ns.sum()),
                 places_ns=spells[longest],
             )

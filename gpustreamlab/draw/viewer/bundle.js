@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 110db28609b9b581ce2264e792db7243f1a482a81cc7be7a4d971da31643facd
+// Made by scripts/bundle_viewer.py. 87a874b9a3c33fb345f3f04511ada5a7be07c62ef2d95eaf1ad045ec79eaa78f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2366,9 +2366,10 @@ var gpustreamlab = (() => {
   }
 
   // card.js
-  var SUM_SPANS2 = 32;
-  var MOST_CELLS = 24e3;
+  var SUM_SPANS2 = 8;
+  var MOST_CELLS = 1e4;
   var SIGNS2 = { in: /htod/i, out: /dtoh/i, peer: /ptop/i };
+  var WAYS = Object.keys(SIGNS2);
   var uses = /* @__PURE__ */ new WeakMap();
   function cardLayers(store, tables, row, x0, x1, columns, keyOf = (lane) => lane) {
     let use = uses.get(store);
@@ -2438,31 +2439,27 @@ var gpustreamlab = (() => {
       return this.rows.flatMap((known) => known ? [...known.parts.values()].filter((part) => part.kind === kind) : []);
     }
     take(known) {
-      const { row } = known, { isOnSms } = this.counting;
-      for (let index = known.length; index < row.length; index++) {
-        const isLast = index && row.partition[index] === row.partition[index - 1] && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1];
-        if (isLast && index > known.length) continue;
-        const way = this.tables.kinds[row.kind[index]] === "copy" ? Object.keys(SIGNS2).find((sign) => SIGNS2[sign].test(this.tables.names[row.name[index]] ?? "")) : null;
+      const { row, length } = known, { isOnSms } = this.counting;
+      for (let index = length; index < row.length; index++) {
+        if (index > length && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1] && row.partition[index] === row.partition[index - 1]) continue;
+        const way = this.tables.kinds[row.kind[index]] === "copy" ? WAYS.find((sign) => SIGNS2[sign].test(this.tables.names[row.name[index]] ?? "")) : null;
         for (const kind of [isOnSms[row.kind[index]] ? "sms" : null, way]) {
           const code = kind === "sms" ? row.partition[index] : 0, key = `${kind} ${code}`;
           if (kind && !known.parts.has(key)) known.parts.set(key, new Part(row, kind, code, this));
         }
       }
-      for (const part of known.parts.values()) if (known.length < row.length) part.sums.forget(known.length);
+      if (length < row.length) for (const part of known.parts.values()) part.sums.forget(length);
       known.length = row.length;
     }
   };
   var Part = class {
     constructor(row, kind, code, { tables, counting }) {
-      Object.assign(this, { row, kind, code, tables, counting });
+      Object.assign(this, { row, kind, code, tables, counting, sms: [] });
       const card = tables.cards.find(({ device }) => device === tables.lanes[row.lane].device) ?? tables.cards[0];
       this.place = code ? tables.partitions[code]?.sms ?? card.sms : card.sms;
-      this.isWay = kind === "sms" ? null : tables.names.map((name) => SIGNS2[kind].test(name));
-      this.sums = new BlockSums(SUM_SPANS2, (from, to) => {
-        let sum = 0;
-        for (let index = from; index < to; index++) sum += this.weight(index) * row.busyAt(index);
-        return sum;
-      });
+      this.isKind = tables.kinds.map((one, place) => kind === "sms" ? Boolean(counting.isOnSms[place]) : one === "copy");
+      this.isName = kind === "sms" ? null : tables.names.map((name) => SIGNS2[kind].test(name));
+      this.sums = new BlockSums(SUM_SPANS2, (from, to) => this.add(from, to));
     }
     get start() {
       return this.row.start;
@@ -2479,12 +2476,22 @@ var gpustreamlab = (() => {
     densityAt(index) {
       return this.weight(index) * this.row.densityAt(index);
     }
+    add(from, to) {
+      const { row } = this, { start, end, busy } = row;
+      let sum = 0;
+      for (let index = from; index < to; index++) sum += this.weight(index) * (busy ? busy[index] : end[index] - start[index]);
+      return sum;
+    }
     weight(index) {
-      const { row, counting: { isOnSms, uncaptured } } = this, kind = row.kind[index];
-      if (this.isWay) return this.isWay[row.name[index]] && this.tables.kinds[kind] === "copy" ? 1 : 0;
-      if (row.partition[index] !== this.code || !isOnSms[kind] || uncaptured && !uncaptured(kind, row.start[index])) return 0;
-      const [, grid, , , , , , fit] = row.hasWork ? this.tables.details[row.detail[index]] ?? [] : [];
-      const blocks = grid ? grid[0] * grid[1] * grid[2] : 0;
+      const { row, counting: { uncaptured }, isName } = this, kind = row.kind[index];
+      if (!this.isKind[kind] || isName && !isName[row.name[index]] || !isName && row.partition[index] !== this.code) return 0;
+      if (isName) return 1;
+      if (uncaptured && !uncaptured(kind, row.start[index])) return 0;
+      const detail = row.hasWork ? row.detail[index] : -1;
+      return detail < 0 ? this.place : this.sms[detail] ?? (this.sms[detail] = this.smsOf(detail));
+    }
+    smsOf(detail) {
+      const [, grid, , , , , , fit] = this.tables.details[detail] ?? [], blocks = grid ? grid[0] * grid[1] * grid[2] : 0;
       return blocks && fit ? Math.min(this.place, Math.ceil(blocks / fit)) : this.place;
     }
   };
@@ -4640,7 +4647,8 @@ var gpustreamlab = (() => {
     const text = `${label} ${formatNs(ns)}`, title = `${text}: ${about}. Click to see where`;
     const button = makeNode("button", { type: "button", class: "gsl-share", title, "aria-label": title, onclick }, makeNode("span", { text: label }), makeNode("b", { text: formatNs(ns) }));
     button.style.flexGrow = String(ns);
-    button.style.setProperty("--gsl-fill", fill);
+    button.style.setProperty("--gsl-fill", fill === "none" ? "transparent" : fill);
+    button.classList.toggle("gsl-nothing", fill === "none");
     return button;
   }
   function paintLit(ctx, { view, theme }) {

@@ -3,9 +3,10 @@
 import { BlockSums } from "./arrays.js"
 import { addCoverage, countingOf } from "./unions.js"
 
-const SUM_SPANS = 32
-const MOST_CELLS = 24_000 // Rows times columns beyond which columns are wider.
+const SUM_SPANS = 8 // A sum before every 8th: a byte a span.
+const MOST_CELLS = 10_000 // Rows times columns beyond which columns are wider.
 const SIGNS = { in: /htod/i, out: /dtoh/i, peer: /ptop/i } // By which names of copies tell their way, as in draw/_card.py.
+const WAYS = Object.keys(SIGNS)
 const uses = new WeakMap()
 
 /**
@@ -88,17 +89,17 @@ class CardUse {
   }
 
   take(known) {
-    const { row } = known, { isOnSms } = this.counting
-    for (let index = known.length; index < row.length; index++) {
-      const isLast = index && row.partition[index] === row.partition[index - 1] && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1]
-      if (isLast && index > known.length) continue
-      const way = this.tables.kinds[row.kind[index]] === "copy" ? Object.keys(SIGNS).find(sign => SIGNS[sign].test(this.tables.names[row.name[index]] ?? "")) : null
+    const { row, length } = known, { isOnSms } = this.counting
+    for (let index = length; index < row.length; index++) {
+      // Mostly they are as the one before: then nothing is looked up.
+      if (index > length && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1] && row.partition[index] === row.partition[index - 1]) continue
+      const way = this.tables.kinds[row.kind[index]] === "copy" ? WAYS.find(sign => SIGNS[sign].test(this.tables.names[row.name[index]] ?? "")) : null
       for (const kind of [isOnSms[row.kind[index]] ? "sms" : null, way]) {
         const code = kind === "sms" ? row.partition[index] : 0, key = `${kind} ${code}`
         if (kind && !known.parts.has(key)) known.parts.set(key, new Part(row, kind, code, this))
       }
     }
-    for (const part of known.parts.values()) if (known.length < row.length) part.sums.forget(known.length)
+    if (length < row.length) for (const part of known.parts.values()) part.sums.forget(length)
     known.length = row.length
   }
 }
@@ -106,15 +107,13 @@ class CardUse {
 // What a row's spans take of a card: of its SMs those that a grid fills, at most those of its place; of a copy engine all of it.
 class Part {
   constructor(row, kind, code, { tables, counting }) {
-    Object.assign(this, { row, kind, code, tables, counting })
+    Object.assign(this, { row, kind, code, tables, counting, sms: [] })
     const card = tables.cards.find(({ device }) => device === tables.lanes[row.lane].device) ?? tables.cards[0]
     this.place = code ? tables.partitions[code]?.sms ?? card.sms : card.sms
-    this.isWay = kind === "sms" ? null : tables.names.map(name => SIGNS[kind].test(name))
-    this.sums = new BlockSums(SUM_SPANS, (from, to) => {
-      let sum = 0
-      for (let index = from; index < to; index++) sum += this.weight(index) * row.busyAt(index)
-      return sum
-    })
+    // By kind and by name: whether a span counts at all.
+    this.isKind = tables.kinds.map((one, place) => kind === "sms" ? Boolean(counting.isOnSms[place]) : one === "copy")
+    this.isName = kind === "sms" ? null : tables.names.map(name => SIGNS[kind].test(name))
+    this.sums = new BlockSums(SUM_SPANS, (from, to) => this.add(from, to))
   }
 
   get start() { return this.row.start }
@@ -123,12 +122,24 @@ class Part {
   busySum(i, j) { return this.sums.between(i, j + 1, this.length) }
   densityAt(index) { return this.weight(index) * this.row.densityAt(index) }
 
+  add(from, to) {
+    const { row } = this, { start, end, busy } = row
+    let sum = 0
+    for (let index = from; index < to; index++) sum += this.weight(index) * (busy ? busy[index] : end[index] - start[index])
+    return sum
+  }
+
   weight(index) {
-    const { row, counting: { isOnSms, uncaptured } } = this, kind = row.kind[index]
-    if (this.isWay) return this.isWay[row.name[index]] && this.tables.kinds[kind] === "copy" ? 1 : 0
-    if (row.partition[index] !== this.code || !isOnSms[kind] || uncaptured && !uncaptured(kind, row.start[index])) return 0
-    const [, grid, , , , , , fit] = row.hasWork ? this.tables.details[row.detail[index]] ?? [] : []
-    const blocks = grid ? grid[0] * grid[1] * grid[2] : 0
+    const { row, counting: { uncaptured }, isName } = this, kind = row.kind[index]
+    if (!this.isKind[kind] || isName && !isName[row.name[index]] || !isName && row.partition[index] !== this.code) return 0
+    if (isName) return 1
+    if (uncaptured && !uncaptured(kind, row.start[index])) return 0
+    const detail = row.hasWork ? row.detail[index] : -1
+    return detail < 0 ? this.place : this.sms[detail] ?? (this.sms[detail] = this.smsOf(detail))
+  }
+
+  smsOf(detail) {
+    const [, grid, , , , , , fit] = this.tables.details[detail] ?? [], blocks = grid ? grid[0] * grid[1] * grid[2] : 0
     return blocks && fit ? Math.min(this.place, Math.ceil(blocks / fit)) : this.place
   }
 }
