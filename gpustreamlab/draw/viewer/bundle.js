@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 87a874b9a3c33fb345f3f04511ada5a7be07c62ef2d95eaf1ad045ec79eaa78f
+// Made by scripts/bundle_viewer.py. af0059c17bea162d97239fe992bc2e7e708310cbc1edfad6aeac1a6fc41a5dd0
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2367,7 +2367,9 @@ var gpustreamlab = (() => {
 
   // card.js
   var SUM_SPANS2 = 8;
-  var MOST_CELLS = 1e4;
+  var MOST_CELLS = 24e3;
+  var MANY_SPANS = 2e4;
+  var WIDER = 3;
   var SIGNS2 = { in: /htod/i, out: /dtoh/i, peer: /ptop/i };
   var WAYS = Object.keys(SIGNS2);
   var uses = /* @__PURE__ */ new WeakMap();
@@ -2375,7 +2377,8 @@ var gpustreamlab = (() => {
     let use = uses.get(store);
     if (!use) uses.set(store, use = new CardUse(store));
     const parts = use.parts(tables, row.kind).filter((part) => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device);
-    const count = Math.max(1, Math.min(columns, Math.floor(MOST_CELLS / Math.max(1, parts.length))));
+    const seen = parts.reduce((sum, { start, length }) => sum + lowerBound(start, x1, 0, length) - lowerBound(start, x0, 0, length), 0);
+    const most = Math.floor(MOST_CELLS / Math.max(1, parts.length)), count = Math.max(1, Math.min(Math.ceil(seen > MANY_SPANS ? columns / WIDER : columns), most));
     const layers = /* @__PURE__ */ new Map();
     for (const part of parts) {
       const lane = part.row.lane, band = row.kind === "sms" ? tables.partitions[part.code]?.band ?? -1 : -1, key = `${band} ${keyOf(lane, band)}`;

@@ -1,10 +1,10 @@
 // What the card did: how many SMs its work can have had, and its copies, as exact means of columns of time.
 
-import { BlockSums } from "./arrays.js"
+import { BlockSums, lowerBound } from "./arrays.js"
 import { addCoverage, countingOf } from "./unions.js"
 
 const SUM_SPANS = 8 // A sum before every 8th: a byte a span.
-const MOST_CELLS = 10_000 // Rows times columns beyond which columns are wider.
+const MOST_CELLS = 24_000, MANY_SPANS = 20_000, WIDER = 3 // Rows times columns, and spans in view, beyond which columns are wider.
 const SIGNS = { in: /htod/i, out: /dtoh/i, peer: /ptop/i } // By which names of copies tell their way, as in draw/_card.py.
 const WAYS = Object.keys(SIGNS)
 const uses = new WeakMap()
@@ -17,7 +17,8 @@ export function cardLayers(store, tables, row, x0, x1, columns, keyOf = lane => 
   let use = uses.get(store)
   if (!use) uses.set(store, (use = new CardUse(store)))
   const parts = use.parts(tables, row.kind).filter(part => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device)
-  const count = Math.max(1, Math.min(columns, Math.floor(MOST_CELLS / Math.max(1, parts.length))))
+  const seen = parts.reduce((sum, { start, length }) => sum + lowerBound(start, x1, 0, length) - lowerBound(start, x0, 0, length), 0)
+  const most = Math.floor(MOST_CELLS / Math.max(1, parts.length)), count = Math.max(1, Math.min(Math.ceil(seen > MANY_SPANS ? columns / WIDER : columns), most))
   const layers = new Map()
   for (const part of parts) {
     const lane = part.row.lane, band = row.kind === "sms" ? tables.partitions[part.code]?.band ?? -1 : -1, key = `${band} ${keyOf(lane, band)}`
