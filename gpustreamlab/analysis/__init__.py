@@ -14,6 +14,7 @@ from gpustreamlab.analysis._busy import (
     distinct,
     interval_sum_ns,
     is_work,
+    per_row,
     sm_kinds,
     stream_extent,
     union_edges,

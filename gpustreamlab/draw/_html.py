@@ -30,7 +30,7 @@ from gpustreamlab.draw._columns import pack_columns, to_base85
 from gpustreamlab.draw._groups import device_hosts
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._picture import Header, Picture, draw_figure, header_html, plan_picture, warnings_html
-from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
+from gpustreamlab.draw._scene import IDLE_PX, Scene, detail_entries, plan_scene
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._why import why_tables
 from gpustreamlab.model import SPAN_KINDS, Trace, trace_element, write_file_whole, written_entries
@@ -213,7 +213,7 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
     packed = []
     for side, table in zip(sides, tables, strict=True):
         styles = style_entries(looks.add(side.trace.names))
-        common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": styles}
+        common = {"extent_ns": extent_ns, "border_px": border_px, "shares_border": True, "name_styles": styles}
         packed.append(page_letters(*page_data(side, table | common)))
     return packed[0], packed[1]
 
@@ -234,7 +234,7 @@ def plan_tables(
     counted: Sequence[SpanKind] | None = None,
 ) -> Tables:
     """Plan all that the viewer shows beside the spans."""
-    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns, strip_word=header.busy_word)
+    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns)
     return scene_tables(trace, scene, header, counted_kinds(trace) if counted is None else counted)
 
 
@@ -253,7 +253,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "names": [_shown(name) for name in trace.names],
         **palette_entries(),
         "name_styles": style_entries(scene.styles),
-        "details": detail_entries(trace.details),
+        "details": detail_entries(trace.details, meta.device.sm_limits),
         "capture": {"windows": [list(window) for window in scene.windows], "shown": scene.is_partly_captured},
         "memory": memory_entries(trace, scene),
         "threads": [_shown(thread) for thread in trace.threads],
@@ -270,6 +270,9 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "marks": [{"time": one.time_ns, "text": one.text, "kind": one.kind} for one in scene.marks if one.kind not in _SIGNS],
         "written": written_entries(trace),
         "mark_rows": list(scene.mark_rows),
+        "card_rows": [asdict(row) for row in scene.card_rows],
+        "head_px": scene.head_px,
+        "idle_px": IDLE_PX,
         "height_px": _px(scene.height_px),
         "border_px": scene.border_px,
         "notes": list(scene.notes),

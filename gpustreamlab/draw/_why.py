@@ -27,6 +27,7 @@ from gpustreamlab.analysis import (
     is_work,
     strays,
 )
+from gpustreamlab.draw._went import went_entry
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Note, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind, NoteKind
@@ -46,7 +47,9 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     drawn = Drawn(trace, zero_ns, np.arange(len(trace)) if number is None else number)
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked)
+        return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked) | {
+            "went": went_entry(trace, zero_ns, None)
+        }
     if trace.metadata.is_predicted:  # what held work up is not in it: each gap would have an unknown cause
         return _unexplained(trace, zero_ns, [], "Predicted times are not explained. Run it, and ask the trace of the run.")
     try:
@@ -62,10 +65,21 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     entries = _unexplained(trace, zero_ns, found_entries(drawn, calls), "") | {
         "findings": grouped_by_fix(_finding_entry(drawn, part, finding) for part, finding in told),
         "gaps": _gap_entries(trace, zero_ns),
+        "went": went_entry(trace, zero_ns, parts[0].found if len(parts) == 1 else None),
         "explained": True,
     }
     more = len(ranked) - len(told)
     return entries | (_told_of_one(parts[0].found, more) if len(parts) == 1 else _told_of_each(parts, more))
+
+
+def why_went(trace: Trace, zero_ns: int) -> dict[str, Any]:
+    """Return of `why_tables` where the time went alone, for a picture."""
+    is_asked = 0 < len(trace) <= EXPLAINED_SPANS and not trace.metadata.is_predicted
+    try:
+        found = explain(trace) if is_asked else None
+    except OptionError:  # several processes on several GPUs
+        found = None
+    return went_entry(trace, zero_ns, found)
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,7 @@ function leaveOne(viewer) {
   if (commands.leaveRuler()) return
   const chosen = ["pinned", "reason", "gap"].filter(key => view[key])
   if (chosen.length) return chosen.forEach(key => view.set(key, null))
+  if (view.lit) return view.set("lit", null)
   if (!commands.closeTotals() && !commands.clearSearch()) commands.shutDrawer()
 }
 

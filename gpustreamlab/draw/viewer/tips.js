@@ -5,7 +5,7 @@ import { nameAt, nameFacts } from "./lanes.js"
 import { memoryAt } from "./memory.js"
 import { makeNode } from "./nodes.js"
 import { marksAt } from "./paint_marks.js"
-import { stripAt } from "./paint_strips.js"
+import { cardAt } from "./paint_card.js"
 import { signAt } from "./paint_why.js"
 import { formatCount } from "./units.js"
 import { reasonsOf } from "./why.js"
@@ -62,7 +62,7 @@ function toldAt(view, { x, y }) {
   if (marks.length) return { key: JSON.stringify(marks.map(({ time, text }) => [time, text])), nodes: () => markNodes(marks) }
   const memory = memoryAt(view, x, y)
   if (memory) return plain(`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts)
-  const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : stripAt(view, x, y)) ?? []
+  const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : cardAt(view, x, y)) ?? []
   return title === undefined ? null : plain(title, facts, [hint])
 }
 
