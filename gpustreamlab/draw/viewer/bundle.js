@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. e5a3252c93344aa7fd23dc8e4367ee6e8711a109c3424a7118de84da5dc8df45
+// Made by scripts/bundle_viewer.py. e82cfe9f585533b36a25112162e524e5d60ba51278acf24638107f6bdd22041e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3200,15 +3200,14 @@ var gpustreamlab = (() => {
       return wasOpen;
     }
     set(isOpen) {
-      const { viewer: { element, view }, isWhole } = this;
+      const { viewer: { view }, isWhole } = this;
       this.isOpen = isOpen;
       this.opener = null;
       this.keepScale(() => {
         this.element.hidden = !isOpen;
-        element.dataset.open = isOpen && !this.isNarrow;
+        this.place();
       });
       if (!isOpen && isWhole) view.fit();
-      this.place();
       view.emit("look", "drawer");
     }
     /** Make the picture wider or narrower at its right end, where time goes on or is cut. */
