@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. ea6cbfdf4f7b01ac42702ff68de105bfc304e3b80a6d603a16eadee03dd50885
+// Made by scripts/bundle_viewer.py. 06d7668c207d3bb00e71c6b45a16bcd85d631021d8bd3739bc0f9e634048a716
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3182,15 +3182,14 @@ var gpustreamlab = (() => {
       return wasOpen;
     }
     set(isOpen) {
-      const { viewer: { element, view }, isWhole } = this;
+      const { viewer: { view }, isWhole } = this;
       this.isOpen = isOpen;
       this.opener = null;
       this.keepScale(() => {
         this.element.hidden = !isOpen;
-        element.dataset.open = isOpen && !this.isNarrow;
+        this.place();
       });
       if (!isOpen && isWhole) view.fit();
-      this.place();
       view.emit("look", "drawer");
     }
     /** Make the picture wider or narrower at its right end, where time goes on or is cut. */

@@ -74,15 +74,14 @@ class Drawer {
   }
 
   set(isOpen) {
-    const { viewer: { element, view }, isWhole } = this
+    const { viewer: { view }, isWhole } = this
     this.isOpen = isOpen
     this.opener = null
     this.keepScale(() => {
       this.element.hidden = !isOpen
-      element.dataset.open = isOpen && !this.isNarrow
+      this.place()
     })
     if (!isOpen && isWhole) view.fit()
-    this.place()
     view.emit("look", "drawer")
   }
 
