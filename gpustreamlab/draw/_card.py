@@ -97,7 +97,9 @@ def span_sms(trace: Trace) -> Int64Array:
     fit = blocks_that_fit(trace)
     is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (blocks > 0)
     sms = np.where(is_kernel, np.minimum(sms, -(-blocks // fit)), sms)
-    found: Int64Array = np.where(counted_rows(trace, sm_kinds(trace)), sms, 0)
+    is_range = trace.kind == SPAN_KINDS.index(SpanKind.RANGE)
+    is_nested = is_range & (trace.parent >= 0) & is_range[trace.parent]  # the outermost has them already
+    found: Int64Array = np.where(counted_rows(trace, sm_kinds(trace)) & ~is_nested, sms, 0)
     return found
 
 

@@ -12,6 +12,8 @@ from importlib.resources import files
 from os import PathLike
 from typing import IO, Any
 
+import numpy as np
+
 from gpustreamlab._util.background import Pool
 from gpustreamlab.analysis import (
     RowTable,
@@ -34,7 +36,7 @@ from gpustreamlab.draw._scene import IDLE_PX, Scene, detail_entries, plan_scene
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._why import why_tables
 from gpustreamlab.model import SPAN_KINDS, Trace, trace_element, write_file_whole, written_entries
-from gpustreamlab.typing import NoteKind, SpanKind
+from gpustreamlab.typing import FloatArray, NoteKind, SpanKind
 
 LEVEL = 6  # How hard spans are compressed: more takes far longer for a percent or two
 
@@ -319,10 +321,22 @@ def _group_entries(scene: Scene) -> list[dict[str, Any]]:
 def _row_entries(scene: Scene) -> list[dict[str, Any]]:
     lane, overlaps, pale = scene.rows.lane.tolist(), scene.rows.overlaps.tolist(), scene.row_pale.tolist()
     top, bottom = scene.row_top.round(2).tolist(), scene.row_bottom.round(2).tolist()
+    inner = (scene.rows.layer == 0) & (scene.row_top > _first_tops(scene)[scene.rows.lane])
     return [
-        {"lane": code, "top": above, "bottom": below, "overlaps": overlap} | ({"pale": True} if stands_back else {})
-        for code, above, below, overlap, stands_back in zip(lane, top, bottom, overlaps, pale, strict=True)
+        {"lane": code, "top": above, "bottom": below, "overlaps": overlap}
+        | ({"pale": True} if stands_back else {})
+        | ({"inner": True} if is_inner else {})
+        for code, above, below, overlap, stands_back, is_inner in zip(
+            lane, top, bottom, overlaps, pale, inner.tolist(), strict=True
+        )
     ]
+
+
+def _first_tops(scene: Scene) -> FloatArray:
+    """Return where the first row of each lane begins: ranges in others lie within those in it; shape (n_lanes,)."""
+    tops = np.full(len(scene.lanes), np.inf)
+    np.minimum.at(tops, scene.rows.lane, scene.row_top)
+    return tops
 
 
 def _shown(name: str) -> str:

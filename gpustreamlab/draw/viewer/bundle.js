@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 06d7668c207d3bb00e71c6b45a16bcd85d631021d8bd3739bc0f9e634048a716
+// Made by scripts/bundle_viewer.py. 527950c8612f9196aa9765438bb21420270ef389f81464eb0fbc473737127bbe
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1236,9 +1236,10 @@ var gpustreamlab = (() => {
     }
     setRoom(roomPx) {
       if (this.roomPx === roomPx) return;
-      const { lanesPx } = this;
+      const { lanesPx, pinned } = this;
       this.roomPx = roomPx;
       this.adoptTables(this.planned);
+      if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].bottom - this.scrollPx > this.lanesPx) this.scrollToRow(pinned.row);
       if (this.lanesPx !== lanesPx) this.emit("data", "tables");
     }
     // Show a lane that is hidden, or whose group is folded.
@@ -2416,7 +2417,7 @@ var gpustreamlab = (() => {
     return areas;
   }
   function sharedOut(layers, room) {
-    const share = room.map((most, column) => Math.min(1, most / layers.reduce((sum, { mean }) => sum + mean[column], 1e-9)));
+    const share = room.map((most, column) => Math.min(1, most / (layers.reduce((sum, { mean }) => sum + mean[column], 0) || 1)));
     return layers.map((layer) => [layer, layer.mean.map((sms, column) => sms * share[column])]);
   }
   var CardUse = class {
@@ -2446,7 +2447,7 @@ var gpustreamlab = (() => {
       for (let index = length; index < row.length; index++) {
         if (index > length && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1] && row.partition[index] === row.partition[index - 1]) continue;
         const way = this.tables.kinds[row.kind[index]] === "copy" ? WAYS.find((sign) => SIGNS2[sign].test(this.tables.names[row.name[index]] ?? "")) : null;
-        for (const kind of [isOnSms[row.kind[index]] ? "sms" : null, way]) {
+        for (const kind of [isOnSms[row.kind[index]] && !this.tables.rows[row.code]?.inner ? "sms" : null, way]) {
           const code = kind === "sms" ? row.partition[index] : 0, key = `${kind} ${code}`;
           if (kind && !known.parts.has(key)) known.parts.set(key, new Part(row, kind, code, this));
         }

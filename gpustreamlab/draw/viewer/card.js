@@ -60,7 +60,7 @@ export function stackLayers(layers, own, most) {
 
 /** Layers, each with what it has in each column: more work than there is room for shares it. */
 function sharedOut(layers, room) {
-  const share = room.map((most, column) => Math.min(1, most / layers.reduce((sum, { mean }) => sum + mean[column], 1e-9)))
+  const share = room.map((most, column) => Math.min(1, most / (layers.reduce((sum, { mean }) => sum + mean[column], 0) || 1)))
   return layers.map(layer => [layer, layer.mean.map((sms, column) => sms * share[column])])
 }
 
@@ -95,7 +95,8 @@ class CardUse {
       // Mostly they are as the one before: then nothing is looked up.
       if (index > length && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1] && row.partition[index] === row.partition[index - 1]) continue
       const way = this.tables.kinds[row.kind[index]] === "copy" ? WAYS.find(sign => SIGNS[sign].test(this.tables.names[row.name[index]] ?? "")) : null
-      for (const kind of [isOnSms[row.kind[index]] ? "sms" : null, way]) {
+      // Ranges within ranges have the SMs of those around them.
+      for (const kind of [isOnSms[row.kind[index]] && !this.tables.rows[row.code]?.inner ? "sms" : null, way]) {
         const code = kind === "sms" ? row.partition[index] : 0, key = `${kind} ${code}`
         if (kind && !known.parts.has(key)) known.parts.set(key, new Part(row, kind, code, this))
       }

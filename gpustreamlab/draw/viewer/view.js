@@ -77,9 +77,10 @@ export class View {
 
   setRoom(roomPx) {
     if (this.roomPx === roomPx) return
-    const {lanesPx} = this
+    const {lanesPx, pinned} = this
     this.roomPx = roomPx
     this.adoptTables(this.planned)
+    if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].bottom - this.scrollPx > this.lanesPx) this.scrollToRow(pinned.row)
     if (this.lanesPx !== lanesPx) this.emit("data", "tables")
   }
 
