@@ -16,6 +16,7 @@ from gpustreamlab.analysis._busy import (
     hash_rows,
     interval_sum_ns,
     is_work,
+    per_row,
     sm_kinds,
     stream_extent,
     turns_of,
@@ -46,7 +47,7 @@ from gpustreamlab.analysis._expect import (
     judge,
 )
 from gpustreamlab.analysis._explain import explain
-from gpustreamlab.analysis._explain_text import finding_texts
+from gpustreamlab.analysis._explain_text import CAUSE_TITLES, code_lines, finding_texts
 from gpustreamlab.analysis._explanation import LISTED_FINDINGS, Explanation, Finding
 from gpustreamlab.analysis._hazard_search import (
     ACCESSES_KEPT,
@@ -147,6 +148,7 @@ from gpustreamlab.analysis._utilization import (
 from gpustreamlab.model import display_name
 
 __all__ = [
+    "CAUSE_TITLES",
     "CHECKS",
     "CardIdle",
     "CriticalPath",
@@ -168,6 +170,7 @@ __all__ = [
     "TraceComparison",
     "Utilization",
     "card_idle",
+    "code_lines",
     "critical_path",
     "explain",
     "host_waits",

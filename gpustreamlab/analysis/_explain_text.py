@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -317,3 +318,69 @@ def _wait_instead(call: str, stream: str, other: str) -> str:
         f"Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
         f"lab.stream({stream}).wait({other})."
     )
+
+
+CAUSE_TITLES: Mapping[Cause, str] = MappingProxyType(
+    {
+        Cause.SAME_LANE: "Work stood in line on one stream",
+        Cause.EVENT_WAIT: "A stream waited for another",
+        Cause.LEGACY_STREAM: "The default stream and others waited for each other",
+        Cause.HOST_SYNC_DEVICE: "The host waited for the whole card",
+        Cause.HOST_SYNC_STREAM: "The host waited before it launched more",
+        Cause.HOST_LATE: "The host launched late",
+        Cause.LAUNCH_BOUND: "Kernels are shorter than their launches",
+        Cause.LAZY_LOAD: "A kernel's code was loaded first",
+        Cause.ALLOC_SYNC: "Allocating or freeing memory held the host",
+        Cause.PAGEABLE_COPY: "A copy from ordinary memory held the host",
+        Cause.COPY_ENGINE: "Copies in one direction took turns",
+        Cause.GRID_FILLS_DEVICE: "One kernel filled the whole card",
+        Cause.SM_RESOURCES: "Two kernels did not fit on the SMs together",
+        Cause.QUEUE_ALIAS: "Streams shared one hardware queue",
+        Cause.PARTITION_SMALL: "One kernel filled its partition",
+        Cause.SAME_SM_PRIORITY: "Work of higher priority went first",
+        Cause.GRAPH_ORDER: "A CUDA graph held the order",
+        Cause.QUEUE_FULL: "The launch queue was full",
+        Cause.HOST_FUNC: "A function of the host stood in the stream",
+        Cause.PROFILER_OVERHEAD: "The profiler held the host",
+        Cause.OTHER_STREAM: "Work ran on another stream than was chosen",
+        Cause.SERIALISED_BY_TOOL: "Each launch waited for its kernel",
+        Cause.SLOWED_DOWN: "Kernels slowed each other down",
+        Cause.NOT_OFFERED: "Only one stream had work to do",
+        Cause.UNKNOWN: "The cause is not known",
+    }
+)
+"""What a cause is called on a page, before its code."""
+
+_CODE = re.compile(r"(?:\b\w+ = )?\b(?:lab|node|torch|x)\.\w")  # Where code begins in advice
+
+
+def code_lines(advice: str) -> list[str]:
+    """Return the lines to type that stand in a text of advice, without those to leave out and those that are only named.
+
+    Examples
+    --------
+    >>> code_lines("Leave out lab.stream('b').wait('a'). Then lab.stream('b').wait(done), or use lab.partition(...).")
+    ["lab.stream('b').wait(done)"]
+    """
+    lines, end = [], 0
+    for found in _CODE.finditer(advice):
+        if found.start() < end:
+            continue
+        end = _code_end(advice, found.start())
+        line, sentence = advice[found.start() : end], advice[advice.rfind(". ", 0, found.start()) + 1 : found.start()]
+        if "leave out" in sentence.lower():
+            continue
+        if line.endswith(")") and "..." not in line and (" = " in line or not line.endswith("()")) and line not in lines:
+            lines.append(line)
+    return lines
+
+
+def _code_end(text: str, at: int) -> int:
+    """Return where an expression ends: at the first sign behind its brackets that goes on with no other."""
+    depth = 0
+    for place in range(at, len(text)):
+        depth += (text[place] in "([") - (text[place] in ")]")
+        following = text[place + 1 : place + 2]
+        if not depth and text[place] == ")" and not (following == "." and text[place + 2 : place + 3].isalpha()):
+            return place + 1
+    return at + 1

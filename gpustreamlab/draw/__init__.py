@@ -2,7 +2,7 @@
 
 from gpustreamlab.draw._colours import GREY, NameLooks, fill_of, name_styles, partition_style, style_entries
 from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, columns_of, pack_columns
-from gpustreamlab.draw._groups import band_steps, plan_groups
+from gpustreamlab.draw._groups import plan_groups
 from gpustreamlab.draw._html import (
     comparison_page,
     comparison_tables_html,
@@ -35,7 +35,6 @@ __all__ = [
     "NameLooks",
     "SpanColumns",
     "TextTimeline",
-    "band_steps",
     "columns_of",
     "comparison_page",
     "comparison_tables_html",

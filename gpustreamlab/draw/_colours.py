@@ -18,10 +18,17 @@ HUES = (
     ("#cc79a7", "#f19bca", "#de8ab8", "#ba6896"),
     ("#d55e00", "#fc813a", "#e86f24", "#fe9d6b"),
     ("#f0e442", "#b6ab01", "#c6ba01", "#a59b09"),
+    ("#9568e3", "#b28cfc", "#a478f4", "#bea2fa"),
+    ("#8cba7b", "#6e9b5d", "#7daa6c", "#5f8b4f"),
+    ("#808fee", "#a5b2f7", "#909ffb", "#707fdd"),
+    ("#c255b5", "#e475d6", "#d365c5", "#f584e6"),
+    ("#d6a5b3", "#b58694", "#c696a3", "#a67785"),
+    ("#6e8843", "#8ba761", "#7d9752", "#9bb770"),
 )
-"""Hues, each in its tints. The first tints are colours that people with any kind of colour blindness tell apart (source: Okabe
-and Ito, Color Universal Design, 2008), others lighter or darker by steps of about 0.05 of OKLab. Dark text can be read on all,
-and all but the first yellow and grey, which darker would be taken for other hues, stand out from white by 2:1."""
+"""Hues, each in its tints. The first six are colours that people with any kind of colour blindness tell apart (source: Okabe
+and Ito, Color Universal Design, 2008); the next six are as far from those, and from each other, as the same eyes allow. Other
+tints are lighter or darker by steps of about 0.05 of OKLab. Dark text can be read on all, and all but the first yellow and
+grey, which darker would be taken for other hues, stand out from white by 2:1."""
 
 GREY = len(HUES)  # The place behind the hues: what belongs to no partition, or to several
 
@@ -32,6 +39,9 @@ NAME_HATCHES = (" ", "/", "-", "|")  # The second sign of a name beside its tint
 
 KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x"}
 """Hatches of spans that are no range, no kernel and no call; they win over the name's."""
+
+STRAY_COLOUR = "#c40d2e"
+"""The corner on work that left its stream, and the sign of a hazard."""
 
 DARK_TEXT = "#101418"
 """Text on every fill."""

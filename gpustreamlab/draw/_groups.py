@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,22 +18,19 @@ from gpustreamlab.analysis import (
     partition_sizes,
     proof_text,
     size_of,
-    sm_time_steps,
     sms_text,
-    stack_sms,
     whole_card,
 )
 from gpustreamlab.draw._colours import WHOLE_CARD_STYLE, PartitionStyle, partition_style
 from gpustreamlab.model import LayoutChange, Trace
-from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
+from gpustreamlab.typing import LaneKind
 
-ROW_PX = 22  # Height of a row of bars where there are no partitions
-LEAST_ROW_PX = 16  # Height of a row of bars in the smallest partitions: a name still fits into a bar
-CARD_ROW_PX = 52  # Height of a row of bars that has all SMs of the card; with fewer SMs it is lower in proportion
-MOST_LANE_PX = 130  # Height beyond which a lane of several rows is not stretched by its SMs
+ROW_PX = 18  # Height of a row of bars
 LISTED_SIZES = 4  # How many sizes of one partition its label shows
 
 WHOLE_CARD = "whole card"
+
+_NUMBER = re.compile(r"[0-9]+")
 
 Extent = tuple[int, int]  # From when to when spans ran, in ns on the trace's clock
 
@@ -102,6 +100,7 @@ def host_group(trace: Trace) -> LaneGroup | None:
 def work_order(trace: Trace, rows: RowTable) -> list[int]:
     """Return the places of all lanes in the order of their first work, so that a pipeline reads from the top.
 
+    Those whose names differ by a number follow each other as the numbers count, behind the one that worked first.
     Work is what ran on the device; where a lane has none, its ranges stand for it. Of a trace without spans, as a live view
     has, the rows tell which lane worked first: so no lane moves that has worked. Lanes on which nothing ran come last.
     """
@@ -113,8 +112,17 @@ def work_order(trace: Trace, rows: RowTable) -> list[int]:
             np.minimum.at(first[place], trace.lane[spans], trace.start_ns[spans])
     else:
         np.minimum.at(first[0], rows.lane, np.arange(len(rows)))
-    order: list[int] = np.argsort(np.where(first[0] < never, first[0], first[1]), kind="stable").tolist()
-    return order
+    since = np.where(first[0] < never, first[0], first[1]).tolist()
+    stems = [_NUMBER.sub("#", lane.name) for lane in trace.lanes]
+    of_stem: dict[str, int] = {}
+    for stem, time_ns in zip(stems, since, strict=True):
+        of_stem[stem] = min(of_stem.get(stem, never), time_ns)
+    # Lanes on which nothing ran are the last, whatever they are called.
+    keys = [
+        (time_ns == never, of_stem[stem], stem, [int(number) for number in _NUMBER.findall(lane.name)], time_ns)
+        for stem, time_ns, lane in zip(stems, since, trace.lanes, strict=True)
+    ]
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def lane_partitions(trace: Trace) -> list[str | None]:
@@ -149,18 +157,6 @@ def name_style(name: str | None, order: Sequence[str]) -> PartitionStyle:
     return WHOLE_CARD_STYLE if name is None else partition_style(order.index(name))
 
 
-def row_px(sm_count: int, of_sms: int, row_count: int) -> float:
-    """Return how high the rows of a lane are: in proportion to its SMs, within limits.
-
-    Examples
-    --------
-    >>> row_px(132, 132, 1), row_px(66, 132, 1), row_px(8, 132, 1), row_px(132, 132, 20)
-    (52.0, 26.0, 16.0, 22.0)
-    """
-    wanted_px = CARD_ROW_PX * (min(1.0, sm_count / of_sms) if of_sms else 1.0)
-    return float(max(LEAST_ROW_PX, min(wanted_px, max(ROW_PX, MOST_LANE_PX / row_count))))
-
-
 def plan_bands(trace: Trace, extent_ns: Extent | None = None) -> tuple[SMBand, ...]:
     """Return what the strip of SM-time stacks: one band for each name in use, then the whole card.
 
@@ -176,21 +172,6 @@ def plan_bands(trace: Trace, extent_ns: Extent | None = None) -> tuple[SMBand, .
         SMBand(name=name, label=_label(trace, name, sizes(name)), style=name_style(name, order))
         for name in (*(name for name in order if name in enforced), None)
     )
-
-
-def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tuple[FloatArray, Int64Array]]:
-    """Return how many SMs each band occupies over time on all cards, stacked and on none higher than the card."""
-    if not bands:
-        return []
-    places = {band.name: place for place, band in enumerate(bands)}
-    own: list[list[tuple[Int64Array, Int64Array]]] = [[] for _ in bands]
-    for card in trace.devices:
-        # A partition that is gone and in which nothing ran has no band, and no steps.
-        known = (step for step in sm_time_steps(trace, card) if _band_name(step.size) in places)
-        steps = sorted(known, key=lambda step: places[_band_name(step.size)])
-        for step, series in zip(steps, stack_sms(steps, card.sm_count), strict=True):
-            own[places[_band_name(step.size)]].append(series)
-    return [((times_ns - zero_ns).astype(np.float64), sms) for times_ns, sms in map(_add_steps, own)]
 
 
 def own_sms(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> tuple[tuple[float, tuple[int, ...]], ...]:
@@ -331,16 +312,3 @@ def _detail(trace: Trace, name: str | None, sizes: Sequence[PartitionSize]) -> s
     elif layout.is_enforced:
         facts += filter(None, [proof_text(layout[name], layout)])
     return " · ".join(facts)
-
-
-def _add_steps(series: Sequence[tuple[Int64Array, Int64Array]]) -> tuple[Int64Array, Int64Array]:
-    """Add up step functions that all begin at 0."""
-    if len(series) == 1:
-        return series[0]
-    none = np.empty(0, np.int64)
-    times_ns = np.concatenate([none, *(times for times, _ in series)])
-    rises = np.concatenate([none, *(np.diff(sms, prepend=0) for _, sms in series)])
-    unique_ns, place = np.unique(times_ns, return_inverse=True)
-    sums = np.zeros(len(unique_ns), np.int64)
-    np.add.at(sums, place, rises)
-    return unique_ns, np.cumsum(sums)

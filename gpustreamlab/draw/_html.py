@@ -13,6 +13,8 @@ from importlib.resources import files
 from os import PathLike
 from typing import IO, Any
 
+import numpy as np
+
 from gpustreamlab.analysis import (
     RowTable,
     TraceComparison,
@@ -30,11 +32,11 @@ from gpustreamlab.draw._columns import pack_columns, to_base85
 from gpustreamlab.draw._groups import device_hosts
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._picture import Header, Picture, draw_figure, header_html, plan_picture, warnings_html
-from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
+from gpustreamlab.draw._scene import IDLE_PX, Scene, detail_entries, plan_scene
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._why import why_tables
 from gpustreamlab.model import SPAN_KINDS, Trace, trace_element, write_file_whole, written_entries
-from gpustreamlab.typing import NoteKind, SpanKind
+from gpustreamlab.typing import FloatArray, NoteKind, SpanKind
 
 LEVEL = 6  # How hard spans are compressed: more takes far longer for a percent or two
 
@@ -59,7 +61,8 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     with ThreadPoolExecutor(1) as pool:  # both take long, and numpy works without the interpreter's lock
         why = pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
         picture = plan_picture(trace) if picture is None else picture
-        data, spans = page_letters(*page_data(picture, why=why.result()))
+        told = why.result()
+        data, spans = page_letters(*page_data(picture, why=told))
     advice = grid_advice(trace)
     return fill_template(
         "page.html",
@@ -68,7 +71,7 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         header=header_html(picture.header, picture.scene.notes),
         advice=f'<p class="gsl-source">{escape(advice)}</p>' if advice else "",
         # Not as an image: that would be a third larger, and where this is shown no scripts run anyway.
-        static=f"<noscript>{timeline_svg(trace, picture=picture)}</noscript>" if with_static else "",
+        static=f"<noscript>{timeline_svg(trace, picture=picture, why=told)}</noscript>" if with_static else "",
         bokeh=bokeh_text(),
         viewer=viewer_packed(),
         data=data,
@@ -212,7 +215,7 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
     packed = []
     for side, table in zip(sides, tables, strict=True):
         styles = style_entries(looks.add(side.trace.names))
-        common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": styles}
+        common = {"extent_ns": extent_ns, "border_px": border_px, "shares_border": True, "name_styles": styles}
         packed.append(page_letters(*page_data(side, table | common)))
     return packed[0], packed[1]
 
@@ -233,7 +236,7 @@ def plan_tables(
     counted: Sequence[SpanKind] | None = None,
 ) -> Tables:
     """Plan all that the viewer shows beside the spans."""
-    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns, strip_word=header.busy_word)
+    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns)
     return scene_tables(trace, scene, header, counted_kinds(trace) if counted is None else counted)
 
 
@@ -252,7 +255,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "names": [_shown(name) for name in trace.names],
         **palette_entries(),
         "name_styles": style_entries(scene.styles),
-        "details": detail_entries(trace.details),
+        "details": detail_entries(trace.details, meta.device.sm_limits),
         "capture": {"windows": [list(window) for window in scene.windows], "shown": scene.is_partly_captured},
         "memory": memory_entries(trace, scene),
         "threads": [_shown(thread) for thread in trace.threads],
@@ -269,6 +272,9 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "marks": [{"time": one.time_ns, "text": one.text, "kind": one.kind} for one in scene.marks if one.kind not in _SIGNS],
         "written": written_entries(trace),
         "mark_rows": list(scene.mark_rows),
+        "card_rows": [asdict(row) for row in scene.card_rows],
+        "head_px": scene.head_px,
+        "idle_px": IDLE_PX,
         "height_px": _px(scene.height_px),
         "border_px": scene.border_px,
         "notes": list(scene.notes),
@@ -315,10 +321,22 @@ def _group_entries(scene: Scene) -> list[dict[str, Any]]:
 def _row_entries(scene: Scene) -> list[dict[str, Any]]:
     lane, overlaps, pale = scene.rows.lane.tolist(), scene.rows.overlaps.tolist(), scene.row_pale.tolist()
     top, bottom = scene.row_top.round(2).tolist(), scene.row_bottom.round(2).tolist()
+    inner = (scene.rows.layer == 0) & (scene.row_top > _first_tops(scene)[scene.rows.lane])
     return [
-        {"lane": code, "top": above, "bottom": below, "overlaps": overlap} | ({"pale": True} if stands_back else {})
-        for code, above, below, overlap, stands_back in zip(lane, top, bottom, overlaps, pale, strict=True)
+        {"lane": code, "top": above, "bottom": below, "overlaps": overlap}
+        | ({"pale": True} if stands_back else {})
+        | ({"inner": True} if is_inner else {})
+        for code, above, below, overlap, stands_back, is_inner in zip(
+            lane, top, bottom, overlaps, pale, inner.tolist(), strict=True
+        )
     ]
+
+
+def _first_tops(scene: Scene) -> FloatArray:
+    """Return where the first row of each lane begins: ranges in others lie within those in it; shape (n_lanes,)."""
+    tops = np.full(len(scene.lanes), np.inf)
+    np.minimum.at(tops, scene.rows.lane, scene.row_top)
+    return tops
 
 
 def _shown(name: str) -> str:

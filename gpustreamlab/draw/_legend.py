@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis import Merged, display_name, distinct, group_labels, host_waits, name_group
+from gpustreamlab.analysis import (
+    Merged,
+    counted_rows,
+    display_name,
+    distinct,
+    group_labels,
+    host_waits,
+    name_group,
+    sm_kinds,
+)
 from gpustreamlab.draw._colours import (
     CALL_STYLES,
     DARK_TEXT,
@@ -17,6 +26,7 @@ from gpustreamlab.draw._colours import (
     HATCH_CLASS,
     KIND_HATCHES,
     OPEN_ALPHA,
+    STRAY_COLOUR,
     PartitionStyle,
     Shape,
     call_class,
@@ -32,9 +42,6 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
 LEGEND_PARTITIONS = 12  # How many partitions the legend shows: the first
 LEGEND_NAMES = 14  # How many names the legend shows: those that take most time
 PARTITION_LEAD = "SMs by partition:"  # What stands before the partitions
-
-STRAY_COLOUR = "#c40d2e"
-"""The corner on work that left its stream."""
 
 _INK = "#1b1f24"
 _WAITING_KINDS = (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.WAIT)
@@ -64,15 +71,17 @@ def name_entries(trace: Trace, scene: Scene) -> Entries:
     return [*entries, *([(f"and {more:,} more names", "")] if more else [])]
 
 
-def partition_entries(scene: Scene, band_steps: list[tuple[FloatArray, Int64Array]]) -> Entries:
+def partition_entries(trace: Trace, scene: Scene) -> Entries:
     """Return the partitions of a static picture's legend; none where there are none."""
+    worked = np.unique(trace.partition[counted_rows(trace, sm_kinds(trace))] + 1).tolist()
+    used = {scene.partitions[code].band for code in worked}
     entries = [
         (
-            band.label if len(times_ns) else f"{band.label}, idle",
+            band.label if place in used else f"{band.label}, idle",
             f'<svg width="24" height="14">{partition_swatch_svg(band.style)}</svg>',
         )
-        for band, (times_ns, _) in zip(scene.bands, band_steps, strict=True)
-        if len(times_ns) or band.name is not None
+        for place, band in enumerate(scene.bands)
+        if place in used or band.name is not None
     ]
     more = len(entries) - LEGEND_PARTITIONS
     tail = [(f"and {more:,} more", "")] if more > 0 else []
@@ -251,9 +260,7 @@ FADE_PX = 5.0  # Width of the steps in which the end of such a bar fades out
 FADED_PX = 24  # Bars that are at least this wide do so, between two lines
 LEAST_LOAD_PX = 1.5  # How high the load of spans far apart is, at least
 
-SHADES, LEAST_SHADE = 16, 12
-"""Steps of the colour of load where height shows SMs, and the least of them (brush.js)."""
-
+PALE_ALPHA = 0.3  # How opaque a range is whose work is drawn below it
 GAP_PX = 0.7  # What keeps neighbours apart
 
 _CALLS = tuple(CALL_STYLES.values())
@@ -330,12 +337,14 @@ class Bars:
     loads: dict[tuple[str, float], list[str]] = field(default_factory=dict)  # By colour and opacity
     lines: dict[str, list[str]] = field(default_factory=dict)  # By colour
 
-    def add(self, fill: str, hatch: str, shape: Shape, box: Box) -> None:
-        """Add the bar of one span."""
+    def add(self, fill: str, hatch: str, shape: Shape, box: Box, *, is_pale: bool = False) -> None:
+        """Add the bar of one span; a pale one holds work that is drawn below it."""
         left, top, width, height = box
         if shape == "solid":
             self.solid.setdefault((fill, hatch), []).append(box._replace(width=width - GAP_PX).path)
         elif shape == "hollow":
+            if is_pale:
+                self._add_pale(fill, box._replace(width=width - GAP_PX), PALE_ALPHA)
             self.lines.setdefault(fill, []).append(Box(left + 0.5, top + 0.5, width - 1 - GAP_PX, height - 1).path)
         elif width < FADED_PX:
             self._add_pale(fill, box._replace(width=width - GAP_PX), OPEN_ALPHA)
@@ -345,12 +354,11 @@ class Bars:
             for step in (0, fade, 2 * fade):
                 self._add_pale(fill, Box(left + step, top, width - 2 * step, height), OPEN_ALPHA / 3)
 
-    def add_load(self, fill: str, *, is_hollow: bool, keeps_height: bool, box: Box, share: float) -> None:
-        """Add spans that are too narrow for bars: as high, or where height shows SMs as dark, as their share of the time."""
-        load = box.height if keeps_height else min(box.height, max(LEAST_LOAD_PX, share * box.height))
+    def add_load(self, fill: str, *, is_hollow: bool, box: Box, share: float) -> None:
+        """Add spans that are too narrow for bars: as high as their share of the time."""
+        load = min(box.height, max(LEAST_LOAD_PX, share * box.height))
         low = box._replace(top=box.top + box.height - load, height=load)
-        alpha = OPEN_ALPHA if is_hollow else _load_alpha(share) if keeps_height else 1.0
-        self.loads.setdefault((fill, alpha), []).append(low.path)
+        self.loads.setdefault((fill, OPEN_ALPHA if is_hollow else 1.0), []).append(low.path)
         if is_hollow:
             self._add_rims(fill, low)
 
@@ -372,17 +380,6 @@ class Bars:
 
     def _add_pale(self, fill: str, box: Box, alpha: float) -> None:
         self.pale.setdefault((fill, alpha), []).append(box.path)
-
-
-def _load_alpha(share: float) -> float:
-    """Return an opacity in few steps, so that bars that look alike are one path; the least stands out from the paper.
-
-    Examples
-    --------
-    >>> _load_alpha(0.0), _load_alpha(0.5), _load_alpha(1.0)
-    (0.75, 0.875, 1.0)
-    """
-    return (LEAST_SHADE + round(share * (SHADES - LEAST_SHADE))) / SHADES
 
 
 def _pale_paths(paths: Mapping[tuple[str, float], Sequence[str]]) -> Iterator[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from gpustreamlab.analysis import (
     Basis,
     Concurrency,
@@ -18,6 +20,7 @@ from gpustreamlab.analysis import (
     concurrency,
     count_steps,
     count_text,
+    counted_rows,
     counts_text,
     display_name,
     empty_hint,
@@ -28,7 +31,7 @@ from gpustreamlab.analysis import (
     over_wall,
     partition_warnings,
     pending_text,
-    plain_finding,
+    sm_kinds,
     span_rows,
     stream_extent,
     trace_facts,
@@ -37,8 +40,9 @@ from gpustreamlab.analysis import (
 from gpustreamlab.draw._columns import SpanColumns, columns_of
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._scene import Scene, plan_scene, stray_facts
+from gpustreamlab.draw._why import missing_order_count
 from gpustreamlab.model import NO_COMMON_TIME, Trace, TraceMetadata
-from gpustreamlab.typing import CaptureTier, Int64Array, NoteKind, SpanKind
+from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,7 +66,7 @@ def plan_picture(trace: Trace) -> Picture:
         counting = pool.submit(lambda: _count(trace, found.result().counted))
         rows, codes = span_rows(trace)
         basis = found.result()
-        scene = plan_scene(trace, rows, strip_word=busy_word(basis.counted))
+        scene = plan_scene(trace, rows)
         columns = columns_of(trace, codes, scene.zero_ns)
         steps, result = counting.result()
     finding = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
@@ -108,6 +112,7 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
         sizing_mode="stretch_width",
         tools="",  # The viewer moves the picture itself, and has keys and a menu, with names.
         toolbar_location=None,
+        x_axis_location="above",
         min_border_left=int(tables["border_px"]),
         min_border_right=20,
         min_border_top=2,
@@ -125,7 +130,7 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
     axis.ticker = plot.xgrid[0].ticker = _time_ticker()
     axis.major_label_text_font = FONT
     axis.major_label_text_font_size = "12px"
-    axis.axis_label = None  # The viewer writes it: far from 0 it says from when on the ticks count.
+    axis.axis_label = None  # Far from 0 the viewer writes from when on the ticks count.
     axis.minor_tick_line_color = None
     return plot
 
@@ -158,7 +163,7 @@ class Header:
     tier: str  # What was captured, by what, and how exactly
     busy_word: str  # What a stream is while one of its counted spans lasts, see `busy_word`
     counts_ranges: bool  # Whether ranges count as busy: nobody knows when in them work ran
-    sentence: str  # What ran where, and how much of it at once, in one sentence
+    sentence: str  # What ran, on what, and how long
     lost: str  # What is wrong in it, and what is missing of the spans, in a few words; empty where nothing is to be said
     facts: str  # Device, spans, streams, length
     finding: str  # How much ran at once; empty where nothing ran or it is not known yet
@@ -187,7 +192,7 @@ def plan_header(
     sms_fact = _SMS_BY_RANGES if counts_ranges else _SMS_BY_KERNELS
     span_count = len(trace) if span_count is None else span_count
     pending = meta.pending_spans if pending_count is None else pending_count
-    hazard_count = len({note.text for note in trace.notes if note.kind is NoteKind.HAZARD})
+    order_count = missing_order_count(trace)
     strayed, is_enforced = stray_facts(trace), trace.layout is None or trace.layout.is_enforced
     counts = counts_text(trace, span_count)
     length = f" · {format_ns(width_ns)}" if span_count else ""
@@ -197,10 +202,10 @@ def plan_header(
         tier=tier_text(meta, basis.tier),
         busy_word=busy_word(basis.counted),
         counts_ranges=counts_ranges,
-        sentence=_sentence(trace, finding, format_ns(width_ns) if span_count else ""),
+        sentence=_sentence(trace, format_ns(width_ns) if span_count else ""),
         lost=", ".join(
             [
-                *([count_text(hazard_count, "hazard")] if hazard_count else []),
+                *([count_text(order_count, "hazard")] if order_count else []),
                 *(["strays"] if strayed else []),
                 *([] if is_enforced else ["partitions not enforced"]),
                 *([f"{meta.dropped_spans:,} dropped"] if meta.dropped_spans else []),
@@ -217,26 +222,31 @@ def plan_header(
             ]
         ),
         has_common_time=NO_COMMON_TIME not in meta.missing,
-        missing=(*_hazard_facts(hazard_count), *missing_facts(meta), *strayed, *partition_warnings(trace)),
+        missing=(*_hazard_facts(order_count), *missing_facts(meta), *strayed, *partition_warnings(trace)),
         empty=pending_text(pending, meta) if pending else empty_hint(meta),
     )
 
 
-def _sentence(trace: Trace, finding: str, length: str) -> str:
-    """Say what ran where, how long, and how much of it at once."""
+def _sentence(trace: Trace, length: str) -> str:
+    """Say what ran, on what, how long: in the partitions in which spans are, or on how many streams."""
     own = plan_bands(trace) if len(trace.devices) == 1 else ()  # else it would leave out the other cards
-    bands = [band.label.replace(" · ", " (", 1) + ")" for band in own if band.name is not None]
+    ran = {trace.partitions[code].name for code in np.unique(trace.partition[trace.partition >= 0]).tolist()}
+    is_known = len(trace) > 0  # a live view's trace holds no spans
+    used = [band for band in own if band.name is not None and (band.name in ran or not is_known)]
+    bands = [band.label.replace(" · ", " (", 1) + ")" for band in used]
+    if bands and (counted_rows(trace, sm_kinds(trace)) & (trace.partition < 0)).any():
+        bands.append("on all SMs")
     streams = used_stream_count(trace)
-    lanes = count_text(streams, "stream") if streams else lanes_text(trace)
-    where = " and ".join(bands) if 0 < len(bands) <= LISTED_PARTITIONS else lanes
-    where += f" in {len(bands):,} partitions" if len(bands) > LISTED_PARTITIONS else ""
+    where = count_text(streams, "stream") if streams else lanes_text(trace)
+    if 0 < len(bands) <= LISTED_PARTITIONS:
+        where += f" in {', '.join(bands[:-1])}{' and ' if bands[1:] else ''}{bands[-1]}"
+    elif bands:
+        where += f" in {len(bands):,} partitions"
     card = display_name(trace.metadata.device_name, 40)
-    if not bands and len(trace.devices) == 1 and (sms := trace.metadata.device.sm_count):
+    if len(trace.devices) == 1 and (sms := trace.metadata.device.sm_count):
         card += f" ({sms:,} SMs)"
     on = f" on {card}" if streams or trace.metadata.device.sm_count else ""  # a file of the host alone tells of no device
-    place = f"{where}{on}{length and f', {length}'}"
-    found = plain_finding(finding)
-    return f"{place}: {found}" if found else place
+    return f"{where}{on}{length and f' · {length}'}"
 
 
 def badge_of(meta: TraceMetadata) -> str:
@@ -246,7 +256,7 @@ def badge_of(meta: TraceMetadata) -> str:
 
 
 def _hazard_facts(count: int) -> list[str]:
-    return [f"{count_text(count, 'hazard')}: accesses of an array that nothing orders. See Why?"] if count else []
+    return [f"{count_text(count, 'hazard')}: accesses of an array that nothing orders"] if count else []
 
 
 def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:

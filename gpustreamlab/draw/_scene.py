@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,8 @@ from numpy.typing import NDArray
 
 from gpustreamlab.analysis import (
     RowTable,
-    busy_word,
     change_text,
-    counted_kinds,
+    count_text,
     display_name,
     host_waits,
     is_work,
@@ -23,6 +24,7 @@ from gpustreamlab.analysis import (
     span_rows,
     strays,
 )
+from gpustreamlab.draw._card import CardRow, detail_fit, plan_card
 from gpustreamlab.draw._colours import GREY, KIND_HATCHES, NameStyle, name_styles
 from gpustreamlab.draw._groups import (
     ROW_PX,
@@ -34,10 +36,9 @@ from gpustreamlab.draw._groups import (
     plan_bands,
     plan_groups,
     plan_partitions,
-    row_px,
     work_order,
 )
-from gpustreamlab.model import SPAN_KINDS, Lane, Marker, Note, Trace, WorkDetail
+from gpustreamlab.model import SPAN_KINDS, Lane, Marker, Note, SMLimits, Trace, WorkDetail
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, NoteKind, SpanKind
 
 MARK_PX = 17  # Height of a line of labels of marks, above all lanes
@@ -46,6 +47,7 @@ MAX_MARKS = 500  # Most moments of a sort that are marked; the last are kept, an
 MARK_RANKS = {"note": 0, "hazard": 1, "layout": 2, "mark": 3, "cell": 4}
 """Rank of labels where there is no room for all: notes and findings first."""
 
+_NUMBER = re.compile(r"[0-9]+")
 TEXT_LIMIT = 60  # How many characters of a moment's name are shown
 
 
@@ -92,20 +94,18 @@ def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
     return marks
 
 
-GROUP_PX = 22  # Height of the line above the lanes of a partition, with its name and SMs
-LANE_GAP_PX = 10  # Free space between two lanes
-DETAIL_LANE_PX = 32  # Height of a lane whose label has a second line, at least
-RANGE_ROW_PX = 18  # Height of a row of ranges where rows of kernels lie below it
-HOST_ROW_PX = 15  # Height of a row of the host's calls, or of ranges that others named
-LAYER_GAP_PX = 3  # Free space between the ranges of a lane and its kernels
+GROUP_PX = 20  # Height of the line above the lanes of a partition, with its name and SMs
+LANE_GAP_PX = 6  # Free space between two lanes
+HOST_ROW_PX = 12  # Height of a row of the host's calls, or of ranges that others named
+LAYER_GAP_PX = 1  # Free space between the ranges of a lane and its kernels
 MEMORY_PX = 30  # Height of the strip with the memory of a lane
+IDLE_PX = 18  # Height of the line that stands for all lanes without work
 LABEL_CHARACTERS = 24  # How many characters of a lane's name its label shows, at most
 LABEL_PX = 190  # How wide a lane's label is, at most
 BAND_PX = 26  # Width of the coloured band left of a partition's lanes, with its letter
 CAPTURE_SLACK = 0.02  # A capture that leaves out no more of the whole time than this, at its ends, has everything
 MEMORY_LABEL = "memory"  # Label of that strip
 
-_WORK_WORDS = {SpanKind.KERNEL: "kernels", SpanKind.COPY: "copies", SpanKind.FILL: "fills"}
 _LEAST_BORDER_PX = 56
 _LABEL_MARGIN_PX = 30
 
@@ -114,7 +114,7 @@ _LABEL_MARGIN_PX = 30
 class LanePart:
     """Rows of a lane that belong together, in px from the top of all lanes."""
 
-    label: str  # What they hold
+    label: str  # What they hold; empty for bars
     top: float  # Upper border
     bottom: float  # Lower border
 
@@ -126,18 +126,17 @@ class LaneBox:
     top: float  # Upper border
     bottom: float  # Lower border
     label: str  # The lane's name as it is shown
-    detail: str
-    """Its priority, or nothing where that is ordinary: below the name, or behind it where there are rows of several sorts."""
+    detail: str  # What is not ordinary of it, behind its name
     group: int  # Place of its group, or -1 where there are no partitions
     parts: tuple[LanePart, ...] = ()
-    """Its rows of ranges, of work and of memory, from the top; empty where all rows are of one sort."""
+    """Its bars and its memory, from the top; empty where it has no memory."""
     is_host: bool = False  # True for a thread of the host
+    is_idle: bool = False  # True where nothing ran on it: it is folded into one line with all others
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """Lines of its label: below its name there is room only where all rows are of one sort."""
-        names = (" · ".join(filter(None, (self.label, self.detail))),) if self.parts else (self.label, self.detail)
-        return (*names, *(part.label for part in self.parts))
+    def text(self) -> str:
+        """What stands beside it."""
+        return " · ".join(filter(None, (self.label, self.detail)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -162,9 +161,12 @@ class Scene:
     """Where each lane of the trace is, by its code; where there are partitions, they do not follow each other in this order."""
     groups: tuple[GroupBox, ...]  # Where the partitions are, from the top; empty where there are none
     marks: tuple[Mark, ...]  # Moments with a name, in order of time
-    mark_rows: tuple[float, ...]  # Middle of each line of their labels, in px from the top, above all lanes
+    mark_rows: tuple[float, ...]  # Middle of each line of their labels, in px from the top, above all else
+    card_rows: tuple[CardRow, ...]  # The rows of the card, above all lanes
+    head_px: float  # Where the lanes begin, in px from the top
+    idle_text: str  # What stands below the lanes for those without work; empty where there are none
     bands: tuple[SMBand, ...]
-    """Bands of the strip of SM-time, from the bottom, the whole card last; empty where there are no partitions."""
+    """Places in the card's row of SMs, from the bottom, the whole card last; empty where there are no partitions."""
     own_sms: tuple[tuple[float, tuple[int, ...]], ...]
     """From when on, in ns since zero, how many SMs each band keeps for itself: its place in the strip is that of these."""
     partitions: tuple[PartitionEntry, ...]  # The whole card, then each of the trace's partitions by its code
@@ -189,10 +191,8 @@ def plan_scene(
     *,
     zero_ns: int | None = None,
     width_ns: float | None = None,
-    strip_word: str | None = None,
 ) -> Scene:
     """Lay out the lanes of a trace for drawing."""
-    strip_word = busy_word(counted_kinds(trace)) if strip_word is None else strip_word
     rows = span_rows(trace)[0] if rows is None else rows
     if zero_ns is None:
         zero_ns = int(trace.start_ns.min()) if len(trace) else 0
@@ -206,10 +206,11 @@ def plan_scene(
     marks, mark_notes = plan_marks(trace, zero_ns, width_ns)
     windows = tuple((float(begin - zero_ns), float(end - zero_ns)) for begin, end in trace.metadata.capture_windows)
     # Two marks may be too near to each other for one line of labels.
-    mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(min(2, len(marks))))
-    lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(
-        trace, rows, groups, order=order, marks_px=MARK_PX * len(mark_rows)
-    )
+    labelled = [mark for mark in marks if mark.kind != NoteKind.HAZARD.value]  # a hazard has a sign
+    mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(min(2, len(labelled))))
+    card_rows, head_px = plan_card(trace, float(MARK_PX * len(mark_rows)))
+    lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(trace, rows, groups, order=order, head_px=head_px)
+    idle_count = sum(lane.is_idle for lane in lanes)
     lane_hues, has_own_hue = _lane_hues(trace, lanes, boxes)
     folded = f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others"
     return Scene(
@@ -221,12 +222,15 @@ def plan_scene(
         groups=boxes,
         marks=marks,
         mark_rows=mark_rows,
+        card_rows=card_rows,
+        head_px=head_px,
+        idle_text=f"{count_text(idle_count, 'stream')} without work" if idle_count else "",
         bands=bands,
         own_sms=own_sms(trace, bands, zero_ns),
         partitions=plan_partitions(trace, bands),
         sm_count=sum(card.sm_count for card in trace.devices),
         height_px=height_px,
-        border_px=_border_px(lanes, strip_word, has_groups=bool(groups)),
+        border_px=_border_px(lanes, card_rows, has_groups=bool(groups)),
         lane_hues=lane_hues,
         has_own_hue=has_own_hue,
         styles=name_styles(trace.names),
@@ -286,7 +290,37 @@ def counts_bytes(trace: Trace) -> BoolArray:
     return found
 
 
-def fit_label(text: str) -> str:
+def lane_labels(names: Sequence[str]) -> list[str]:
+    """Return what stands beside lanes: their names, or what tells long ones apart, short and narrow enough.
+
+    Examples
+    --------
+    >>> lane_labels(["upload", "stream of the next batch of requests 1", "stream of the next batch of requests 2"])
+    ['upload', '…requests 1', '…requests 2']
+    """
+    shown = [display_name(name, 200) for name in names]
+    kin: dict[str, set[str]] = {}
+    for name in shown:
+        if _cut(name) != name:
+            kin.setdefault(_NUMBER.sub("#", name), set()).add(name)
+    return [_cut(_own_part(name, sorted(kin.get(_NUMBER.sub("#", name), ())))) for name in shown]
+
+
+def _own_part(name: str, kin: Sequence[str]) -> str:
+    """Return of a name what its kin, which differ by a number, do not share, with the last word of what they do."""
+    if len(kin) < 2:
+        return name
+    words = _shared_lead(kin).rstrip().rsplit(" ", 1)
+    return f"…{name[len(words[0]) :].lstrip()}" if len(words) > 1 else name
+
+
+def _shared_lead(texts: Sequence[str]) -> str:
+    """Return with what all texts begin."""
+    signs = zip(*texts, strict=False)
+    return "".join(sign[0] for sign in takewhile(lambda signs: len(set(signs)) == 1, signs))
+
+
+def _cut(text: str) -> str:
     """Cut a text in its middle until it is short and narrow enough for the label of a lane."""
     limits = range(min(LABEL_CHARACTERS, max(2, len(text))), 1, -1)
     return next((cut for limit in limits if text_width_px(cut := display_name(text, limit)) <= LABEL_PX), "…")
@@ -314,7 +348,7 @@ class _Layers:
 
     first_shelf: Int64Array  # Sub-row with which each layer begins; shape (2, n_lanes)
     shelves: Int64Array  # Sub-rows of each; shape (2, n_lanes)
-    row_px: FloatArray  # Height of each one's sub-rows; shape (2, n_lanes)
+    row_px: FloatArray  # Height of a sub-row of each lane; shape (n_lanes,)
     memory_px: FloatArray  # Height of the strip below them; shape (n_lanes,)
     memory_alone: BoolArray  # Lanes that have nothing but that strip: nothing ran there; shape (n_lanes,), bool
 
@@ -331,7 +365,7 @@ class _Layers:
 
 
 def _plan_rooms(
-    trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, order: Sequence[int], marks_px: float
+    trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, order: Sequence[int], head_px: float
 ) -> tuple[tuple[LaneBox, ...], tuple[GroupBox, ...], tuple[FloatArray, FloatArray], float]:
     """Return where lanes, groups and the bars of each row are, from the top, and how high all is."""
     lane_count = len(trace.lanes)
@@ -339,35 +373,32 @@ def _plan_rooms(
     # Streams without a partition come first: then the only group is the host's.
     alone = set(order) - set(grouped)
     down = np.array([*(lane for lane in order if lane in alone), *grouped], np.int64)
-    layers = _plan_layers(trace, rows, groups)
-    labels = _part_labels(trace)
+    layers = _plan_layers(trace, rows)
     inner_px = layers.bars_px.sum(axis=0) + layers.gap_px
-    # How high each lane is at least, so that there is room for its label.
-    of_labels_px = [
-        HOST_ROW_PX if lane.kind is LaneKind.HOST else DETAIL_LANE_PX if lane_detail(lane) else ROW_PX for lane in trace.lanes
-    ]
-    least_px = np.where(layers.memory_alone, 0, of_labels_px)
-    outer_px = np.maximum(inner_px, least_px) + layers.memory_px + LANE_GAP_PX
+    is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)
+    is_idle = _idle_lanes(trace, layers.memory_px > 0)
+    outer_px = np.where(is_idle, 0.0, np.maximum(inner_px, np.where(is_host, HOST_ROW_PX, 0)) + layers.memory_px + LANE_GAP_PX)
     heads_px = np.zeros(lane_count)
     heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
     top, bottom = np.zeros(lane_count), np.zeros(lane_count)
-    bottom[down] = marks_px + np.cumsum((outer_px + heads_px)[down])
+    bottom[down] = head_px + np.cumsum((outer_px + heads_px)[down])
     top[down] = bottom[down] - outer_px[down]
     group_of = np.full(lane_count, -1)
     for place, group in enumerate(groups):
         group_of[list(group.lanes)] = place
-    bars_top = top + (outer_px - inner_px - layers.memory_px) / 2
+    bars_top = top + LANE_GAP_PX / 2
     boxes = tuple(
         LaneBox(
             top=float(top[place]),
             bottom=float(bottom[place]),
-            label=fit_label(lane.name),
+            label=label,
             detail=MEMORY_LABEL if layers.memory_alone[place] else lane_detail(lane),
             group=int(group_of[place]),
-            parts=_lane_parts(labels[place], layers, place, float(bars_top[place])),
-            is_host=lane.kind is LaneKind.HOST,
+            parts=_lane_parts(layers, place, float(bars_top[place])),
+            is_host=bool(is_host[place]),
+            is_idle=bool(is_idle[place]),
         )
-        for place, lane in enumerate(trace.lanes)
+        for place, (lane, label) in enumerate(zip(trace.lanes, lane_labels([lane.name for lane in trace.lanes]), strict=True))
     )
     placed = tuple(
         GroupBox(
@@ -378,10 +409,20 @@ def _plan_rooms(
         )
         for group in groups
     )
-    return boxes, placed, _row_borders(rows, layers, bars_top), marks_px + float((outer_px + heads_px).sum())
+    height_px = head_px + float((outer_px + heads_px).sum()) + (IDLE_PX if is_idle.any() else 0)
+    return boxes, placed, _row_borders(rows, layers, bars_top), height_px
 
 
-def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _Layers:
+def _idle_lanes(trace: Trace, has_memory: BoolArray) -> BoolArray:
+    """Tell which streams have no spans; shape (n_lanes,), bool. Of a live view, whose trace holds none, the page knows."""
+    if not len(trace):
+        return np.zeros(len(trace.lanes), bool)
+    is_stream = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
+    idle: BoolArray = is_stream & (np.bincount(trace.lane, minlength=len(trace.lanes)) == 0) & ~has_memory
+    return idle
+
+
+def _plan_layers(trace: Trace, rows: RowTable) -> _Layers:
     lane_count, layer = len(trace.lanes), rows.layer
     place = layer * lane_count + rows.lane
     end, first = np.zeros(2 * lane_count, np.int64), np.full(2 * lane_count, np.iinfo(np.int64).max)
@@ -395,70 +436,28 @@ def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _
     return _Layers(
         first_shelf=first.reshape(2, lane_count),
         shelves=shelves,
-        row_px=_row_heights(trace, rows, shelves, groups),
+        row_px=np.array([HOST_ROW_PX if lane.kind is LaneKind.HOST else ROW_PX for lane in trace.lanes], np.float64),
         memory_px=np.where(has_memory, float(MEMORY_PX), 0.0),
         memory_alone=alone,
     )
 
 
-def _row_heights(trace: Trace, rows: RowTable, shelves: Int64Array, groups: Sequence[LaneGroup]) -> FloatArray:
-    """Return how high the rows of each layer of each lane are, in px; shape (2, n_lanes).
-
-    A lane that ran with more SMs before it moved has room for them, so that the height of a bar means the same everywhere.
-    """
-    heights: FloatArray = np.full(shelves.shape, float(ROW_PX))
-    both: BoolArray = np.all(shelves > 0, axis=0)
-    # Where kernels are drawn, the height of their rows shows SMs. A lane with nothing but memory has no rows.
-    counts = np.where(both, shelves[1], shelves.max(axis=0, initial=1))
-    of_sms = trace.metadata.device.sm_count
-    is_told = len(rows.lane_sms) > 0 and (trace.layout is None or trace.layout.is_enforced)
-    for group in groups:
-        for lane in group.lanes:
-            sms = int(rows.lane_sms[lane]) if is_told else 0
-            sms = sms or group.granted_sms
-            heights[:, lane] = HOST_ROW_PX if group.is_host else row_px(sms, of_sms, int(counts[lane]))
-    is_stream = np.array([lane.kind is not LaneKind.HOST for lane in trace.lanes], bool)
-    heights[0, both & is_stream] = RANGE_ROW_PX
-    return heights
-
-
-def _part_labels(trace: Trace) -> list[tuple[str, str]]:
-    """Say of each lane what its two sorts of rows hold."""
-    labels = []
-    present = np.zeros((len(trace.lanes), len(SPAN_KINDS)), bool)
-    present[trace.lane, trace.kind] = True
-    for lane, kinds in zip(trace.lanes, present, strict=True):
-        words = [word for kind, word in _WORK_WORDS.items() if kinds[SPAN_KINDS.index(kind)]]
-        # Of a live view that is not known here.
-        work = words[0] if len(words) == 1 else "work"
-        labels.append(("NVTX", "calls") if lane.kind is LaneKind.HOST else ("ranges", work))
-    return labels
-
-
-def _lane_parts(labels: tuple[str, str], layers: _Layers, place: int, top: float) -> tuple[LanePart, ...]:
-    upper_px, lower_px = layers.bars_px[:, place].tolist()
-    middle = top + upper_px + float(layers.gap_px[place])
-    bottom, memory_px = middle + lower_px, float(layers.memory_px[place])
-    memory = [LanePart(label=MEMORY_LABEL, top=bottom + LAYER_GAP_PX, bottom=bottom + memory_px)] if memory_px else []
-    if layers.memory_alone[place]:
-        return tuple(memory)
-    if not (upper_px and lower_px):
-        return (LanePart(label="", top=top, bottom=bottom), *memory) if memory else ()
-    return (
-        LanePart(label=labels[0], top=top, bottom=top + upper_px),
-        LanePart(label=labels[1], top=middle, bottom=bottom),
-        *memory,
-    )
+def _lane_parts(layers: _Layers, place: int, top: float) -> tuple[LanePart, ...]:
+    memory_px = float(layers.memory_px[place])
+    if not memory_px:
+        return ()
+    bottom = top + float(layers.bars_px[:, place].sum() + layers.gap_px[place])
+    memory = LanePart(label=MEMORY_LABEL, top=bottom + LAYER_GAP_PX, bottom=bottom + memory_px)
+    return (memory,) if layers.memory_alone[place] else (LanePart(label="", top=top, bottom=bottom), memory)
 
 
 def _row_borders(rows: RowTable, layers: _Layers, bars_top: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the borders of each row's bars: lower bars are in the middle of their sub-row."""
+    """Return the borders of each row's bars."""
     layer, lane = rows.layer, rows.lane
-    height_px = layers.row_px[layer, lane]
+    height_px = layers.row_px[lane]
     begin = bars_top[lane] + np.where(layer > 0, layers.bars_px[0, lane] + layers.gap_px[lane], 0.0)
-    middle = begin + (rows.sub_row - layers.first_shelf[layer, lane] + 0.5) * height_px
-    half_px = np.where(layers.memory_alone[lane], 0.0, (height_px - 2) / 2 * rows.share)
-    return middle - half_px, middle + half_px
+    top = begin + (rows.sub_row - layers.first_shelf[layer, lane]) * height_px
+    return top, np.where(layers.memory_alone[lane], top, top + height_px - 1)
 
 
 def _pale_rows(trace: Trace, rows: RowTable) -> BoolArray:
@@ -470,12 +469,10 @@ def _pale_rows(trace: Trace, rows: RowTable) -> BoolArray:
     return pale
 
 
-def _border_px(boxes: Sequence[LaneBox], strip_word: str, *, has_groups: bool) -> int:
-    texts = (text for box in boxes for text in box.texts)
+def _border_px(boxes: Sequence[LaneBox], card_rows: Sequence[CardRow], *, has_groups: bool) -> int:
+    texts = [*(box.text for box in boxes if not box.is_idle), *(row.label for row in card_rows)]
     widest_px = max((text_width_px(text) for text in texts), default=0.0)
-    return int(max(_LEAST_BORDER_PX, widest_px, text_width_px(strip_word, 11)) + _LABEL_MARGIN_PX) + (
-        BAND_PX if has_groups else 0
-    )
+    return int(max(_LEAST_BORDER_PX, widest_px) + _LABEL_MARGIN_PX) + (BAND_PX if has_groups else 0)
 
 
 def is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float) -> bool:
@@ -530,13 +527,16 @@ def work_columns(trace: Trace) -> Mapping[str, NDArray[Any]]:
     return columns
 
 
-def detail_entries(details: Sequence[WorkDetail]) -> list[list[Any]]:
-    """Write details as the viewer reads them: full name, grid, block, registers, static and dynamic shared memory, graph.
+def detail_entries(details: Sequence[WorkDetail], limits: SMLimits) -> list[list[Any]]:
+    """Write details as the viewer reads them.
+
+    These are full name, grid, block, registers, static and dynamic shared memory, graph, and how many blocks fit on an SM.
 
     Examples
     --------
-    >>> detail_entries([WorkDetail(full_name="scale(float*)", grid=(4, 1, 1), block=(256, 1, 1), registers=24)])
-    [['scale(float*)', [4, 1, 1], [256, 1, 1], 24, 0, 0, 0]]
+    >>> detail = WorkDetail(full_name="scale(float*)", grid=(4, 1, 1), block=(256, 1, 1), registers=24)
+    >>> detail_entries([detail], SMLimits())
+    [['scale(float*)', [4, 1, 1], [256, 1, 1], 24, 0, 0, 0, 8]]
     """
     return [
         [
@@ -547,6 +547,7 @@ def detail_entries(details: Sequence[WorkDetail]) -> list[list[Any]]:
             detail.static_shared_bytes,
             detail.dynamic_shared_bytes,
             detail.graph,
+            detail_fit(detail, limits),
         ]
         for detail in details
     ]

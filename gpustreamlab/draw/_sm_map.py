@@ -11,52 +11,49 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis import display_name, layout_warnings, proof_text, sms_text
+from gpustreamlab.draw._card import card_layers, row_weights, stack_layers
 from gpustreamlab.draw._colours import (
     DARK_TEXT,
     HATCH_CLASS,
     OPEN_STRIP_ALPHA,
+    STRAY_COLOUR,
     WHOLE_CARD_STYLE,
     PartitionStyle,
+    fill_of,
     hatch_fill,
     hatch_patterns,
-    line_of,
     partition_style,
 )
+from gpustreamlab.draw._picture import Picture
 from gpustreamlab.draw._scene import MARK_RANKS, Scene, text_width_px
 from gpustreamlab.model import Device, Layout
 from gpustreamlab.typing import FloatArray, Int64Array
 
 WIDTH_PX = 1000  # Width of the picture
 MAX_SVG_HEIGHT_PX = 2_400  # Tallest area of lanes in the picture; rows get lower where a trace needs more
-STRIP_PX = 44  # Height of the strip of busy streams
+AXIS_PX = 22  # Height of the time axis, above all lanes
 CAPTURE_PX = 14  # Height of the strip that tells when kernels were captured
-SMS_STRIP_PX = 56  # Height of the strip of SM-time
 BAND_PX = 22  # Width of the coloured band left of a partition's lanes
 
 INK, SOFT, GRID, PAPER, WARN, ACCENT = "#1b1f24", "#57606a", "#d0d7de", "#ffffff", "#8a4b00", "#0550ae"
 
-_STRIP_GAP_PX = 10
 _MOST_LABEL_PX = 220.0  # of what stands left of the lanes
 
 
 class SVGPlot:
     """Where things are in the picture, in px."""
 
-    def __init__(self, scene: Scene, top_px: float, *, strip_words: Sequence[str] = ()) -> None:
-        texts = [*(text for box in scene.lanes for text in box.texts), *strip_words]
+    def __init__(self, scene: Scene, top_px: float, *, more_words: Sequence[str] = ()) -> None:
+        texts = [*(box.text for box in scene.lanes if not box.is_idle), *(row.label for row in scene.card_rows), *more_words]
         band_px = BAND_PX if scene.groups else 0
         # 12: lanes, see `svg_text`.
         self.left_px = band_px + min(_MOST_LABEL_PX, 20 + max([40.0, *(text_width_px(text, 12) for text in texts)]))
         self.right_px = WIDTH_PX - 24.0  # half of the last time on the axis stands beyond it
-        self.top_px = top_px
-        self.scale_y = min(1.0, MAX_SVG_HEIGHT_PX / max(1.0, scene.height_px))
-        self.lanes_bottom_px = top_px + max(40.0, scene.height_px * self.scale_y)
-        self.sms_top_px = self.lanes_bottom_px + _STRIP_GAP_PX
-        self.sms_bottom_px = self.sms_top_px + SMS_STRIP_PX
-        strips_bottom_px = self.sms_bottom_px if scene.bands else self.lanes_bottom_px
-        self.strip_top_px = strips_bottom_px + _STRIP_GAP_PX
-        self.strip_bottom_px = self.strip_top_px + STRIP_PX
-        self.bottom_px = self.strip_bottom_px + (CAPTURE_PX if scene.is_partly_captured else 0)
+        self.top_px, self.head_px = top_px + AXIS_PX, scene.head_px
+        lanes_px = scene.height_px - scene.head_px
+        self.scale_y = min(1.0, MAX_SVG_HEIGHT_PX / max(1.0, lanes_px))
+        self.lanes_bottom_px = self.top_px + max(40.0, scene.head_px + lanes_px * self.scale_y)
+        self.bottom_px = self.lanes_bottom_px + (CAPTURE_PX if scene.is_partly_captured else 0)
         self.end_ns = scene.width_ns or 1e6
         self.scale_x = (self.right_px - self.left_px) / self.end_ns
 
@@ -66,7 +63,8 @@ class SVGPlot:
 
     def y(self, place_px: float) -> float:
         """Return where a place of the scene is."""
-        return self.top_px + place_px * self.scale_y
+        low_px = max(0.0, place_px - self.head_px)  # only the lanes get lower
+        return self.top_px + min(place_px, self.head_px) + low_px * self.scale_y
 
 
 def svg_text(x: float, y: float, text: str, anchor: str, colour: str, size_px: int = 12) -> str:
@@ -331,10 +329,10 @@ _MARK_LOOKS = {
     "note": (ACCENT, "none"),
     "hazard": (WARN, "none"),
 }
+_SIGN = 'font-size="11" font-weight="700" text-anchor="middle" fill="#ffffff"'
+LEAST_LABELLED_PX = 8  # How high a row of the card, or a bar, is at least that has a name, in px
 _LABEL_PX, _LABEL_HIGH_PX = 38, 13  # An area of that size is labelled with its SMs.
 _RUN_GAP_PX = 2.0
-
-Steps = tuple[FloatArray, Int64Array]
 
 
 def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
@@ -363,7 +361,7 @@ def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
 def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     """Draw a line at each moment with a name, and its label where there is room."""
     taken: list[list[tuple[float, float]]] = [[] for _ in scene.mark_rows]
-    labels = []
+    labels, signs = list[str](), list[str]()
     for mark in sorted(scene.marks[-MAX_SVG_MARKS:], key=lambda mark: (MARK_RANKS[mark.kind], mark.time_ns)):
         colour, dashes = _MARK_LOOKS[mark.kind]
         x = plot.left_px + mark.time_ns * plot.scale_x
@@ -374,64 +372,62 @@ def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         begin = x if is_right else x - room
         end = begin + room
         free = (row for row, labels in enumerate(taken) if all(end <= left or begin >= right for left, right in labels))
+        if mark.kind == "hazard":
+            signs.append(f'<circle cx="{x:.1f}" cy="{plot.top_px:.1f}" r="7" fill="{STRAY_COLOUR}"/>')
+            signs.append(f'<text x="{x:.1f}" y="{plot.top_px + 4:.1f}" {_SIGN}>!</text>')
+            continue
         row = next(free, None)
         if row is None or begin < plot.left_px - 0.01 * (plot.right_px - plot.left_px):
             continue
         taken[row].append((begin, end))
         y = plot.y(scene.mark_rows[row]) + 4
         labels.append(svg_text(x + 4 if is_right else x - 4, y, mark.text, "start" if is_right else "end", colour, 11))
+    yield from signs
     if labels:
         # A border in the colour of the paper keeps the letters apart from the lines of other moments.
         yield f'<g stroke="{PAPER}" stroke-width="4" stroke-linejoin="round" paint-order="stroke">{"".join(labels)}</g>'
 
 
-def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot, *, is_open: bool) -> Iterator[str]:
-    """Draw the SMs that the partitions occupy over time, each at the place of its own, as high as the cards have SMs.
-
-    What runs on the whole card has those places that no partition uses, from the bottom.
-    """
-    if not scene.bands:
-        return
+def card_shapes(picture: Picture, plot: SVGPlot) -> Iterator[str]:
+    """Draw the rows of the card: SMs and copies over time, by partition, or by stream where there are none."""
+    scene, trace = picture.scene, picture.trace
+    is_open = picture.header.counts_ranges
     starts_ns = np.clip([-1.0, *(time_ns for time_ns, _ in scene.own_sms)], -1.0, plot.end_ns)
-    sizes = np.array([[0] * len(scene.bands), *(sms for _, sms in scene.own_sms)])
-    edges_ns = _common_times([np.maximum(0, starts_ns), *(times_ns for times_ns, _ in steps)], plot)
+    count = max(0, len(scene.bands) - 1)
+    sizes = np.array([[0] * count, *(sms[:count] for _, sms in scene.own_sms)]).reshape(len(starts_ns), count)
+    edges_ns = _card_edges(picture, starts_ns, plot)
     own = sizes[np.searchsorted(starts_ns, (edges_ns[1:] + edges_ns[:-1]) / 2) - 1]
-    busy = [_means(times_ns, sms.astype(np.float64), edges_ns) for times_ns, sms in steps]
-    low, card, look = np.zeros(len(edges_ns) - 1), scene.bands[-1], (plot, scene.sm_count, OPEN_STRIP_ALPHA if is_open else 1)
-    for place, band in enumerate(scene.bands):
-        high = low + busy[place]
-        top = np.maximum(high, low + own[:, place])
-        of_card = high + np.minimum(top - high, busy[-1])
-        yield from _sms_area(edges_ns, low, high, band.style, *look)
-        yield from _sms_area(edges_ns, high, of_card, card.style, *look)
-        busy[-1] = busy[-1] - (of_card - high)
-        low = top
-    box = f'x="{plot.left_px:.1f}" y="{plot.sms_top_px:.1f}" width="{plot.right_px - plot.left_px:.1f}" height="{SMS_STRIP_PX}"'
-    yield f'<rect {box} fill="none" stroke="{SOFT}" stroke-opacity=".35"/>'
-    yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{scene.sm_count:,} SMs", "end", INK, 11)
-    yield svg_text(plot.left_px - 8, plot.sms_top_px + 22, "at most", "end", SOFT, 11)
-    yield svg_text(plot.left_px - 8, plot.sms_bottom_px, "0", "end", INK, 11)
+    weights = row_weights(trace, scene.card_rows)
+    for row in scene.card_rows:
+        top, bottom, is_sms = plot.y(row.top), plot.y(row.bottom), row.kind == "sms"
+        yield _box(plot.left_px, top, plot.right_px - plot.left_px, bottom - top, "#808080", 'fill-opacity=".1"')
+        layers = card_layers(trace, scene, row, weights[row.kind], edges_ns)
+        scale, opacity = (bottom - top) / row.most, OPEN_STRIP_ALPHA if is_open and is_sms else 1
+        for layer, low, high in stack_layers(layers, own if is_sms else own[:, :0], row.most):
+            style = scene.bands[layer.band].style if layer.band >= 0 else WHOLE_CARD_STYLE
+            path = _area(plot.x(edges_ns), bottom - high * scale, bottom - low * scale)
+            yield f'<path d="{path}" fill="{fill_of(layer.hue)}" fill-opacity="{opacity}"/>'
+            if style.hue == layer.hue and (hatch := hatch_fill(style.hatch)):
+                yield f'<path d="{path}" fill="{hatch}" {HATCH_CLASS}/>'
+            if style.hue == layer.hue and is_sms:
+                yield from _sms_labels(plot.x(edges_ns), low, high - low, style, bottom, scale)
+        if bottom - top >= LEAST_LABELLED_PX:
+            yield svg_text(plot.left_px - 8, (top + bottom) / 2 + 4, row.label, "end", SOFT, 11 if is_sms else 10)
 
 
-def _sms_area(
-    edges_ns: FloatArray, low: FloatArray, high: FloatArray, style: PartitionStyle, plot: SVGPlot, sm_count: int, opacity: float
-) -> Iterator[str]:
-    """Draw SMs from one place of the strip to another; where they are pale, with a line above."""
-    scale, borders_px = SMS_STRIP_PX / sm_count, plot.x(edges_ns)
-    high_px, low_px = plot.sms_bottom_px - high * scale, plot.sms_bottom_px - low * scale
-    path = _area(borders_px, high_px, low_px)
-    if not path:
-        return
-    yield f'<path d="{path}" fill="{style.fill}" fill-opacity="{opacity}"/>'
-    if opacity < 1:
-        yield f'<path d="{_area(borders_px, high_px, np.minimum(low_px, high_px + 1))}" fill="{line_of(style.fill, INK)}"/>'
-    if hatch := hatch_fill(style.hatch):
-        yield f'<path d="{path}" fill="{hatch}" {HATCH_CLASS}/>'
-    yield from _sms_labels(borders_px, low, high - low, style, plot, scale)
+def _card_edges(picture: Picture, starts_ns: FloatArray, plot: SVGPlot) -> FloatArray:
+    """Return borders of columns: every change where they are few, even columns where many."""
+    trace, zero_ns = picture.trace, picture.scene.zero_ns
+    if 2 * len(trace) + len(starts_ns) > _COLUMNS:
+        # Fewer columns where there are many colours: each column of each costs about 20 bytes.
+        colours = len(picture.scene.bands) + len(set(picture.scene.lane_hues))
+        return np.linspace(0, plot.end_ns, max(60, 2 * _COLUMNS // max(2, colours)) + 1)
+    times_ns = np.concatenate(([0.0, plot.end_ns], starts_ns, trace.start_ns - zero_ns, trace.end_ns - zero_ns))
+    return np.unique(times_ns[(times_ns >= 0) & (times_ns <= plot.end_ns)])
 
 
 def _sms_labels(
-    borders_px: FloatArray, low: FloatArray, sms: FloatArray, style: PartitionStyle, plot: SVGPlot, scale: float
+    borders_px: FloatArray, low: FloatArray, sms: FloatArray, style: PartitionStyle, bottom_px: float, scale: float
 ) -> Iterator[str]:
     """Write a partition's letter and SMs where their number begins to be another one that stays for long enough."""
     written = 0.0
@@ -444,7 +440,7 @@ def _sms_labels(
         if width_px + 4 > room_px:
             continue
         written = level
-        x, middle = float(borders_px[first]) + 3, plot.sms_bottom_px - (float(low[first]) + level / 2) * scale
+        x, middle = float(borders_px[first]) + 3, bottom_px - (float(low[first]) + level / 2) * scale
         yield _box(x, middle - 7, width_px, 14, style.fill)
         yield f'<text x="{x + 3:.1f}" y="{middle + 4:.1f}" fill="{DARK_TEXT}" font-size="11" font-weight="600">{text}</text>'
 
@@ -460,34 +456,6 @@ def _runs(borders_px: FloatArray, low: FloatArray, sms: FloatArray) -> Iterator[
                 last = place
         yield first, last
         first = last + 1
-
-
-def step_path(times_ns: FloatArray, values: FloatArray, plot: SVGPlot, *, bottom_px: float, scale: float) -> str:
-    """Return the outline of the area below a step function: its steps where they are few, means of columns where many."""
-    if not len(times_ns):
-        return ""
-    if len(times_ns) > _COLUMNS:
-        edges_ns = np.linspace(0, plot.end_ns, _COLUMNS + 1)
-        times_ns, values = edges_ns[:-1], _means(times_ns, values, edges_ns)
-    ends_px = plot.x(np.append(times_ns, plot.end_ns))
-    return _area(ends_px, bottom_px - values * scale, np.full(len(values), bottom_px))
-
-
-def _common_times(times: Sequence[FloatArray], plot: SVGPlot) -> FloatArray:
-    """Return borders of columns for all bands: every step where they are few, even columns where many."""
-    if sum(map(len, times)) > _COLUMNS:
-        # Fewer columns where there are many bands: each column of each band costs about 20 bytes.
-        return np.linspace(0, plot.end_ns, max(100, 3 * _COLUMNS // max(3, len(times) - 1)) + 1)
-    return np.unique(np.concatenate([[0.0, plot.end_ns], *times]))
-
-
-def _means(times_ns: FloatArray, values: FloatArray, edges_ns: FloatArray) -> FloatArray:
-    """Return the mean of a step function, which ends at 0, between neighbouring edges."""
-    if not len(times_ns):
-        return np.zeros(len(edges_ns) - 1)
-    area = np.concatenate(([0.0], np.cumsum(np.diff(times_ns) * values[:-1])))
-    means: FloatArray = np.diff(np.interp(edges_ns, times_ns, area)) / np.diff(edges_ns)
-    return means
 
 
 def _area(borders_px: FloatArray, high_px: FloatArray, low_px: FloatArray) -> str:

@@ -5,54 +5,49 @@ from __future__ import annotations
 import base64
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
+from typing import Any
 
 import numpy as np
 
 from gpustreamlab._util.words import install_line
-from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
-from gpustreamlab.draw._colours import DARK_TEXT, all_fills, hatch_patterns, line_of
+from gpustreamlab.analysis import Merged, bin_width_ns, display_name, format_ns, merge_narrow, time_ticks
+from gpustreamlab.draw._colours import DARK_TEXT, STRAY_COLOUR, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
-from gpustreamlab.draw._groups import band_steps
+from gpustreamlab.draw._groups import ROW_PX
 from gpustreamlab.draw._legend import (
-    STRAY_COLOUR,
     Bars,
     Box,
     Entries,
-    MemoryStrip,
     bar_fills,
     bar_hatches,
     bar_shapes,
-    format_bytes,
     name_entries,
     partition_entries,
-    plan_memory,
 )
 from gpustreamlab.draw._picture import Header, Picture, plan_picture
-from gpustreamlab.draw._scene import Scene, text_width_px
+from gpustreamlab.draw._scene import LANE_GAP_PX, Scene, counts_bytes, plan_scene, text_width_px
 from gpustreamlab.draw._sm_map import (
     ACCENT,
     GRID,
     INK,
+    LEAST_LABELLED_PX,
     PAPER,
     SOFT,
-    STRIP_PX,
     WARN,
     WIDTH_PX,
-    Steps,
     SVGPlot,
+    card_shapes,
     group_shapes,
     mark_shapes,
-    sm_strip_shapes,
-    step_path,
     svg_text,
 )
+from gpustreamlab.draw._why import finding_lines, why_tables, why_went
 from gpustreamlab.errors import MissingExtraError, OptionError
-from gpustreamlab.model import Trace
+from gpustreamlab.model import Counters, Trace
 from gpustreamlab.typing import Int64Array
-
-MEMORY_COLOUR = "#8cc9b4"
 
 STRAY_PX = 8  # Size of the corner on work that left its stream
 MAX_STRAYS = 500  # Most corners in a picture
@@ -73,28 +68,8 @@ def stray_shapes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str
         yield f'<path d="{"".join(corners)}" fill="{STRAY_COLOUR}" stroke="{PAPER}"/>'
 
 
-def memory_shapes(strips: Sequence[MemoryStrip], plot: SVGPlot) -> Iterator[str]:
-    """Draw the memory of lanes: what is in use as an area, what is reserved as a line."""
-    for strip in strips:
-        top, bottom = plot.y(strip.top) + 2, plot.y(strip.bottom) - 1
-        if bottom - top < 4:
-            continue
-        for line in strip.lines:
-            scale = (bottom - top) / (strip.most_bytes or 1)
-            xs, ys = np.maximum(plot.x(line.time_ns), plot.left_px), bottom - line.value * scale
-            steps = "".join(f"H{x:.1f}V{y:.1f}" for x, y in zip(xs[1:].tolist(), ys[1:].tolist(), strict=True))
-            path = f"M{xs[0]:.1f} {ys[0]:.1f}{steps}H{max(float(xs[-1]), plot.right_px):.1f}"
-            area = f"V{bottom:.1f}H{max(plot.left_px, plot.left_px + float(line.time_ns[0]) * plot.scale_x):.1f}z"
-            if line.is_filled:
-                yield f'<path d="{path}{area}" fill="{MEMORY_COLOUR}" fill-opacity=".6"/>'
-            yield f'<path d="{path}" fill="none" stroke="{MEMORY_COLOUR if line.is_filled else SOFT}"/>'
-        label = svg_text(plot.right_px - 4, top + 9, f"max {format_bytes(strip.most_bytes)}", "end", SOFT, 10)
-        yield f'<g stroke="{PAPER}" stroke-width="3" paint-order="stroke">{label}</g>'
-
-
 LABEL_PX = 11  # Size of the names on bars, in px; what is lower has smaller ones
 SMALL_LABEL_PX = 9  # Their size on lower bars
-LEAST_LABELLED_PX = 8  # How high a bar is at least that has its name on it, in px
 CAPTURED_WORDS = "kernels captured"  # What stands beside the strip that tells when
 
 
@@ -102,7 +77,7 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     """Draw when kernels were captured, where they were not all the time."""
     if not scene.is_partly_captured:
         return
-    top, bottom = plot.strip_bottom_px + 4, plot.bottom_px
+    top, bottom = plot.lanes_bottom_px + 4, plot.bottom_px
     yield f'<path d="M{plot.left_px:.1f} {bottom:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
     for begin_ns, end_ns in scene.windows:
         begin, end = (float(np.clip(x, plot.left_px, plot.right_px)) for x in plot.x(np.array([begin_ns, end_ns])))
@@ -114,7 +89,10 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
 LABEL_CHARACTERS = 320  # How many characters of a name a bar shows, at most
 LEAST_ROW_PX = 0.6  # Bars are at least this high, also where there are so many lanes that they cover each other
 LEAST_LINED_PX = 4  # Spans that are at least this wide have a bar of their own; narrower ones are drawn as load
-LEAST_PART_PX = 9  # Rows of a lane that are at least this high have a label of their own
+
+_LEADS = re.compile(r"^(memcpy|memset|void)\s+", re.IGNORECASE)  # What names of a kind begin with, and tells none apart
+_NUMBERS = re.compile(r"(?<![^\s_\-#:/.=\[(])[0-9]+(?![^\s_\-:/.,\])])")  # Those that stand by themselves, as in `name_group`
+LEAST_LETTERS = 4  # Of a name that is cut
 
 WAIT_COLOUR = "#7d8792"
 """Arrows between spans: their contrast to the paper is above 3:1."""
@@ -123,8 +101,6 @@ LEAST_SHADED_PX = 3  # Every second lane is shaded where lanes are at least this
 MAX_SVG_BARS = 3_000  # Most bars of a picture within a page or a notebook; narrower neighbours are merged until they are fewer
 MAX_FILE_BARS = 20_000  # Most bars of a picture that is a file of its own: as many as the page draws
 
-_STRIP_WORDS = {"busy": "streams busy", "queued or running": "queued or running"}
-
 MAX_SVG_WAITS = 300  # Most arrows between spans that a picture holds
 
 
@@ -132,30 +108,35 @@ WIDTH_LIMITS_MM = (40.0, 420.0)  # Least and most width of a picture in a docume
 
 
 def timeline_svg(
-    trace: Trace, *, picture: Picture | None = None, max_bars: int = MAX_SVG_BARS, width_mm: float | None = None
+    trace: Trace,
+    *,
+    picture: Picture | None = None,
+    why: Mapping[str, Any] | None = None,
+    max_bars: int = MAX_SVG_BARS,
+    width_mm: float | None = None,
 ) -> str:
-    """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis. No scripts, all names escaped.
+    """Draw a trace as SVG text: header, where the time went, time axis, card, lanes, findings. No scripts, all names escaped.
+
+    `why` is what `why_tables` says of it, where that is known already.
 
     Every span is in it: those that are too narrow share a bar with their neighbours, by the rule of the page.
     """
     if width_mm is not None:
         _check_number("width_mm", width_mm, WIDTH_LIMITS_MM, "save('run.svg', width_mm=180)")
-    picture = plan_picture(trace) if picture is None else picture
+    picture = _without_memory(plan_picture(trace) if picture is None else picture)
+    why = why_tables(trace, picture.scene.zero_ns) if why is None else why
+    went = why.get("went") or why_went(trace, picture.scene.zero_ns)
     scene = picture.scene
-    steps = band_steps(trace, scene.bands, scene.zero_ns)
-    head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(scene, steps))
-    words = [_STRIP_WORDS[picture.header.busy_word], *([CAPTURED_WORDS] if scene.is_partly_captured else [])]
-    plot = SVGPlot(scene, head_px, strip_words=words)
+    head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(trace, scene))
+    bar, bar_px = went_shapes(went, head_px)
+    plot = SVGPlot(scene, head_px + bar_px, more_words=[CAPTURED_WORDS] if scene.is_partly_captured else [])
     items = merged_items(picture.columns, plot.scale_x, max_bars)
-    axis, strip = [*_axis(plot)], [*_strip(picture, plot)]
-    notes = (
-        [svg_text(plot.right_px, plot.bottom_px + 34, " ".join(words), "end", SOFT, 11)]
-        if (words := _left_out(picture, items, load=f", as {'dark' if scene.bands else 'high'} as they are busy"))
-        else []
-    )
-    parts = [*head, *_lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *axis]
-    parts += [*_plot_shapes(picture, items, steps, plot), *strip, *notes]
-    height_px = round(plot.bottom_px + 40)
+    words = " ".join(_left_out(picture, items, load=", as high as they are busy"))
+    notes = [svg_text(plot.right_px, plot.bottom_px + 14, words, "end", SOFT, 11)] if words else []
+    parts = [*head, *bar, *_lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *_axis(plot)]
+    found, found_px = _findings(finding_lines(why), plot.bottom_px + 22)
+    parts += [*_plot_shapes(picture, items, plot), *notes, *found]
+    height_px = round(plot.bottom_px + 22 + found_px)
     size = f'width="{WIDTH_PX}" height="{height_px}"'
     if width_mm is not None:
         size = f'width="{width_mm:g}mm" height="{height_px * width_mm / WIDTH_PX:.2f}mm"'
@@ -167,15 +148,35 @@ def timeline_svg(
     )
 
 
-def _plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
-    """Draw what is above the lanes and the axis: partitions, waits, bars, SMs in use, moments."""
+def _findings(lines: Sequence[str], top_px: float) -> tuple[list[str], float]:
+    """Write findings below the picture, and return how high they are."""
+    if not lines:
+        return [], 0.0
+    wrapped = [part for line in lines for part in textwrap.wrap(line, 140, subsequent_indent="\N{NO-BREAK SPACE}" * 4)]
+    texts = [svg_text(12, top_px + 16, "Findings", "start", INK, 12)]
+    texts += [svg_text(12, top_px + 33 + 17 * place, text, "start", INK, 12) for place, text in enumerate(wrapped)]
+    return texts, 24.0 + 17 * len(wrapped)
+
+
+def _without_memory(picture: Picture) -> Picture:
+    """Fold the memory of all lanes, as the viewer does until it is asked for."""
+    trace = picture.trace
+    if not counts_bytes(trace).any():
+        return picture
+    scene = picture.scene
+    bare = replace(trace, counters=Counters())
+    folded = plan_scene(bare, scene.rows, zero_ns=scene.zero_ns, width_ns=scene.width_ns)
+    return replace(picture, trace=bare, scene=folded)
+
+
+def _plot_shapes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
+    """Draw what is above the lanes' ground: partitions, the card, waits, bars, moments."""
     scene = picture.scene
     yield from group_shapes(scene, plot)
     yield from _waits(picture, plot)  # below the bars, so that their names can be read
     yield from _bars(picture, items, plot)
-    yield from memory_shapes(plan_memory(picture.trace, scene), plot)
     yield from stray_shapes(picture, items, plot)
-    yield from sm_strip_shapes(scene, steps, plot, is_open=picture.header.counts_ranges)
+    yield from card_shapes(picture, plot)
     yield from capture_shapes(scene, plot)
     yield from mark_shapes(scene, plot)
 
@@ -255,25 +256,21 @@ def _legend_shapes(entries: Entries, place: int, *, swatch_px: int) -> tuple[lis
 def _lane_shapes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
     """Draw what lies below the bars: the lanes' ground and their labels; or say why there is nothing."""
     last_px = -100.0
-    for index, box in enumerate(sorted(scene.lanes, key=lambda lane: lane.top)):
+    for index, box in enumerate(sorted((lane for lane in scene.lanes if not lane.is_idle), key=lambda lane: lane.top)):
         top, bottom = plot.y(box.top), plot.y(box.bottom)
         if index % 2 and bottom - top >= LEAST_SHADED_PX:
             place = f'x="0" y="{top:.1f}" width="{WIDTH_PX}" height="{bottom - top:.1f}"'
             yield f'<rect {place} fill="#808080" fill-opacity=".1"/>'
-        for part in box.parts[1:]:  # what its other rows hold, below a fine line
-            part_top, part_bottom = plot.y(part.top), plot.y(part.bottom)
-            yield f'<path d="M{plot.left_px:.1f} {part_top - 1.5:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
-            if part_bottom - part_top >= LEAST_PART_PX:
-                yield svg_text(plot.left_px - 8, (part_top + part_bottom) / 2 + 4, part.label, "end", SOFT, 10)
-        middle = (plot.y(box.parts[0].top) + plot.y(box.parts[0].bottom)) / 2 if box.parts else (top + bottom) / 2
+        for part in box.parts[1:]:
+            yield svg_text(plot.left_px - 8, (plot.y(part.top) + plot.y(part.bottom)) / 2 + 4, part.label, "end", SOFT, 10)
+        # Beside its first row, as in the viewer.
+        middle = min((top + bottom) / 2, top + (ROW_PX + LANE_GAP_PX) / 2)
         if middle - last_px < 11:
             continue
         last_px = middle
-        two = bool(box.detail) and bottom - top > 28 and len(box.parts) < 2
-        label = box.label if two else box.texts[0]
-        yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), label, "end", INK)
-        if two:
-            yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
+        yield svg_text(plot.left_px - 8, middle + 4, box.text, "end", INK)
+    if scene.idle_text:
+        yield svg_text(plot.left_px, plot.y(scene.height_px) - 5, scene.idle_text, "start", SOFT, 11)
     if empty:
         yield svg_text(
             (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, empty, "middle", SOFT, 14
@@ -316,29 +313,37 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
             is_host = scene.lanes[scene.rows.lane[row]].is_host
             is_hollow = not is_host and (shape == "open" or bool(scene.row_pale[row]))
             box = Box(begin, top, end - begin, height)
-            bars.add_load(fill, is_hollow=is_hollow, keeps_height=bool(scene.bands) and not is_host, box=box, share=load)
+            bars.add_load(fill, is_hollow=is_hollow, box=box, share=load)
             continue
-        bars.add(fill, hatch, shape, Box(begin, top, end - begin, height))
-        if height >= LEAST_LABELLED_PX and (label := _bar_label(picture.trace.names[name], end - begin - 8)):
+        bars.add(fill, hatch, shape, Box(begin, top, end - begin, height), is_pale=bool(scene.row_pale[row]))
+        if height >= LEAST_LABELLED_PX and (label := _bar_label(picture.trace.names[name], end - begin - 4)):
             is_small = height < LABEL_PX
-            place = f'x="{begin + 4:.1f}" y="{top + height / 2 + (3 if is_small else 4):.1f}"'
+            place = f'x="{(begin + end) / 2:.1f}" y="{top + height / 2 + (3 if is_small else 4):.1f}"'
             labels.setdefault((fill if shape == "solid" else "", is_small), []).append(f"<text {place}>{escape(label)}</text>")
     yield from bars.shapes(INK)
     for (fill, is_small), texts in labels.items():
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
         look = f'fill="{DARK_TEXT}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
         size = SMALL_LABEL_PX if is_small else LABEL_PX
-        yield f'<g font-size="{size}" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
+        yield f'<g font-size="{size}" text-anchor="middle" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
 
 
 def _bar_label(name: str, room_px: float) -> str:
-    """Return as much of a name as there is room for; an empty text where that says nothing."""
-    room = int(room_px / 6.3)
-    if room < min(4, len(name)):
-        return ""
-    label = cut_end(display_name(name, LABEL_CHARACTERS), room)
-    excess = text_width_px(label, 10) / room_px
-    return cut_end(label, int(len(label) / excess)) if excess > 1 else label
+    """Return a name, or what tells it apart as far as there is room: its number first; empty where that says nothing."""
+    label = display_name(name, LABEL_CHARACTERS)
+    if text_width_px(label, LABEL_PX) <= room_px:
+        return label
+    label = _LEADS.sub("", label)
+    if "::" in label or "<" in label:  # a function of C++: its own name, without templates and namespaces
+        label = re.split(r"[<(]", label)[0].rsplit("::", 1)[-1] or label
+    numbers = _NUMBERS.findall(label)
+    if numbers and text_width_px(label, LABEL_PX) > room_px:
+        label = f"{numbers[-1]} {label.replace(numbers[-1], '').strip()}"
+    if (excess := text_width_px(label, LABEL_PX) / room_px) > 1:
+        label = cut_end(label, int(len(label) / excess))
+    if len(label) >= LEAST_LETTERS or not label.endswith("…"):
+        return label
+    return numbers[-1] if numbers and text_width_px(numbers[-1], LABEL_PX) <= room_px else ""
 
 
 def _wait_edges(picture: Picture) -> Int64Array:
@@ -370,20 +375,6 @@ def _wait_places(picture: Picture) -> Int64Array:
     return np.flatnonzero((columns.edge_kind == 0) & (columns.edge_told == 0))
 
 
-def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
-    top, bottom = plot.strip_top_px, plot.strip_bottom_px
-    times_ns, counts = picture.steps
-    most = max(1, int(counts.max(initial=0)))
-    since_ns = (times_ns - picture.scene.zero_ns).astype(np.float64)
-    path = step_path(since_ns, counts.astype(np.float64), plot, bottom_px=bottom, scale=STRIP_PX / most)
-    if path:
-        yield f'<path d="{path}" fill="#4c8dae" fill-opacity=".75"/>'
-    scale = f"max {most:,}" if picture.header.has_common_time else "each its own time"
-    yield svg_text(plot.left_px - 8, top + 8, scale, "end", INK, 11)
-    yield svg_text(plot.left_px - 8, top + 22, _STRIP_WORDS[picture.header.busy_word], "end", SOFT, 11)
-    yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
-
-
 def _left_out(picture: Picture, items: Merged, *, load: str) -> list[str]:
     """Say which things share a shape, what then tells of their load, and which are left out."""
     span_count, edge_count = len(picture.columns.row), len(_wait_places(picture))
@@ -396,12 +387,34 @@ def _left_out(picture: Picture, items: Merged, *, load: str) -> list[str]:
 
 
 def _axis(plot: SVGPlot) -> Iterator[str]:
-    bottom = plot.bottom_px
     for tick_ns, label in time_ticks(0, plot.end_ns):
         x = plot.left_px + tick_ns * plot.scale_x
-        yield f'<path d="M{x:.1f} {plot.top_px:.0f}V{bottom + 4:.0f}" stroke="{GRID}" stroke-opacity=".7"/>'
-        yield svg_text(x, bottom + 18, label, "middle", INK, 11)
-    yield svg_text(plot.left_px, bottom + 34, "time since the first start", "start", SOFT, 11)  # At the right are notes.
+        yield f'<path d="M{x:.1f} {plot.top_px - 4:.0f}V{plot.bottom_px:.0f}" stroke="{GRID}" stroke-opacity=".7"/>'
+        yield svg_text(x, plot.top_px - 8, label, "middle", INK, 11)
+
+
+WENT_PX = 20  # Height of the bar that tells where the time went
+LEAST_WENT_PX = 30  # Pieces that are at least this wide have a text
+
+
+def went_shapes(went: Mapping[str, Any], top_px: float) -> tuple[list[str], float]:
+    """Draw where the time went as one bar with its sentence, and return how high both are."""
+    if not went:
+        return [], 0.0
+    lead = "Where the time went"
+    x = 24 + text_width_px(lead, 13)
+    wide, total = WIDTH_PX - 12 - x, sum(piece["ns"] for piece in went["pieces"]) or 1
+    parts = [f'<text x="12" y="{top_px + 15:.1f}" font-weight="600">{lead}</text>']
+    for piece in went["pieces"]:
+        width = wide * piece["ns"] / total
+        box = f'x="{x:.1f}" y="{top_px:.1f}" width="{width:.1f}" height="{WENT_PX}"'
+        parts.append(f'<rect {box} fill="{piece["fill"]}" stroke="{SOFT}" stroke-width=".5"/>')
+        texts = (f"{piece['label']} {format_ns(piece['ns'])}", format_ns(piece["ns"]))
+        if width >= LEAST_WENT_PX and (text := next((one for one in texts if text_width_px(one, 11) <= width - 8), "")):
+            parts.append(svg_text(x + 5, top_px + 14, text, "start", INK if piece["fill"] == "none" else DARK_TEXT, 11))
+        x += width
+    parts.append(svg_text(12, top_px + WENT_PX + 15, went["said"], "start", SOFT, 12))
+    return parts, WENT_PX + 22.0
 
 
 def cut_end(text: str, limit: int) -> str:

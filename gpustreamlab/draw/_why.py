@@ -1,28 +1,33 @@
-"""The panel *Why?* of a page: `trace.explain()` in its own words, the place of each piece, and each gap."""
+"""The findings of a page, one for each thing to change: in plain words, with the line to copy and all places; and each gap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpustreamlab.analysis import (
+    CAUSE_TITLES,
     IDLE_TEXTS,
     LISTED_FINDINGS,
     Explanation,
     Finding,
+    code_lines,
     count_text,
     dropped_text,
     explain,
     finding_texts,
     format_ns,
+    format_share,
     host_waits,
     idle,
     is_work,
     strays,
 )
+from gpustreamlab.draw._went import went_entry
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Note, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind, NoteKind
@@ -42,7 +47,9 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     drawn = Drawn(trace, zero_ns, np.arange(len(trace)) if number is None else number)
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked)
+        return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked) | {
+            "went": went_entry(trace, zero_ns, None)
+        }
     if trace.metadata.is_predicted:  # what held work up is not in it: each gap would have an unknown cause
         return _unexplained(trace, zero_ns, [], "Predicted times are not explained. Run it, and ask the trace of the run.")
     try:
@@ -56,12 +63,23 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     rows = ((part, row) for part, one in told for row in one.pieces.call_row[:LISTED_PIECES].tolist() if row >= 0)
     calls = {int(part.rows[row]) for part, row in rows}
     entries = _unexplained(trace, zero_ns, found_entries(drawn, calls), "") | {
-        "findings": [_finding_entry(drawn, part, finding) for part, finding in told],
+        "findings": grouped_by_fix(_finding_entry(drawn, part, finding) for part, finding in told),
         "gaps": _gap_entries(trace, zero_ns),
+        "went": went_entry(trace, zero_ns, parts[0].found if len(parts) == 1 else None),
         "explained": True,
     }
     more = len(ranked) - len(told)
     return entries | (_told_of_one(parts[0].found, more) if len(parts) == 1 else _told_of_each(parts, more))
+
+
+def why_went(trace: Trace, zero_ns: int) -> dict[str, Any]:
+    """Return of `why_tables` where the time went alone, for a picture."""
+    is_asked = 0 < len(trace) <= EXPLAINED_SPANS and not trace.metadata.is_predicted
+    try:
+        found = explain(trace) if is_asked else None
+    except OptionError:  # several processes on several GPUs
+        found = None
+    return went_entry(trace, zero_ns, found)
 
 
 @dataclass(frozen=True)
@@ -111,7 +129,7 @@ def hazard_tables(trace: Trace, zero_ns: int, number: Int64Array) -> dict[str, A
 
 
 def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: str) -> dict[str, Any]:
-    """Return the panel of a page where nothing explains why work did not overlap."""
+    """Return what is told where nothing explains why work did not overlap."""
     return (
         {
             "zero_ns": str(zero_ns),
@@ -135,7 +153,25 @@ def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any
         own_text, own_fix = finding.other is not None or finding.step < 0, first[1] == finding.fix
         texts += [(text if own_text else finding.text, fix if own_fix else finding.fix) for text, fix in others]
     pieces = [_piece_entry(drawn, part, finding, place, words) for place, words in enumerate(texts)]
-    return {"head": f"{part.label}{finding.head}", "count": finding.piece_count, "pieces": pieces}
+    likely = ", likely" if finding.certainty is Certainty.LIKELY else ""
+    return {
+        "head": f"{part.label}{CAUSE_TITLES[finding.code]}",
+        "code": f"{finding.code}{likely}",
+        "gain": _gain_text(part.found, finding),
+        "lines": code_lines(finding.fix),
+        "folds": not (finding.saves_ns or (finding.bound_ns and finding.code is not Cause.UNKNOWN)),
+        "count": finding.piece_count,
+        "pieces": pieces,
+    }
+
+
+def _gain_text(found: Explanation, finding: Finding) -> str:
+    """Say in a few words what a change saves; one change after the other."""
+    if finding.saves_ns:
+        wall_ns = found.active_ns if found.forecast is None else found.forecast.measured_ns
+        after = "after that " if finding.step > 0 else ""
+        return f"{after}saves {format_ns(finding.saves_ns)} ({format_share(finding.saves_ns / max(1, wall_ns))})"
+    return f"at most {format_ns(finding.bound_ns)}, not promised" if finding.bound_ns else "saves nothing"
 
 
 def _piece_texts(trace: Trace, finding: Finding, place: int) -> tuple[str, str]:
@@ -220,7 +256,8 @@ def found_entries(drawn: Drawn, told_calls: Set[int]) -> list[dict[str, Any]]:
 
 
 def _entry(kind: str, head: str, pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"kind": kind, "head": head, "count": len(pieces), "pieces": pieces}
+    entry = {"kind": kind, "head": head, "code": "", "gain": "", "count": len(pieces), "pieces": pieces, "folds": False}
+    return entry | {"lines": code_lines(pieces[0]["fix"])}
 
 
 def _piece(span: list[int], text: str, fix: str) -> dict[str, Any]:
@@ -228,15 +265,84 @@ def _piece(span: list[int], text: str, fix: str) -> dict[str, Any]:
 
 
 def hazard_entries(drawn: Drawn) -> Iterator[dict[str, Any]]:
-    """Yield the hazards among them; one between two cards is on both, by a note each."""
+    """Yield the hazards among them, one entry for each missing order; one between two cards is on both, by a note each."""
     groups: dict[str, list[Note]] = {}
     for note in drawn.trace.notes:
         if note.kind is NoteKind.HAZARD:
-            groups.setdefault(note.text, []).append(note)
-    for text, notes in [*groups.items()][:LISTED_MARKS]:
-        pieces = [_piece(drawn.noted(note), text, note.fix) for note in notes]
-        streams = " and ".join(dict.fromkeys(display_name(note.stream, _NAME_WIDTH) for note in notes if note.stream))
-        yield _entry("hazard", f"Hazard: {text.partition(':')[0]}{streams and f' on {streams}'}", pieces)
+            groups.setdefault(_missing_order(note)[0], []).append(note)
+    for line, notes in [*groups.items()][:LISTED_MARKS]:
+        # Several arrays may be at one place: one wait there mends them all.
+        places = {(note.time_ns, note.end_ns, note.stream, _missing_order(note)[1]): note for note in reversed(notes)}
+        pieces = [_hazard_piece(drawn, note) for note in reversed(places.values())]
+        kinds = ", ".join(dict.fromkeys(note.text.partition(":")[0] for note in notes))
+        entry = _entry("hazard", _hazard_title(line, kinds), pieces)
+        yield entry | {"code": kinds, "gain": "results may be wrong", "lines": [line] if line else []}
+
+
+def missing_order_count(trace: Trace) -> int:
+    """Count the lines that would mend all hazards of a trace: there is one entry for each."""
+    return len({_missing_order(note)[0] for note in trace.notes if note.kind is NoteKind.HAZARD})
+
+
+def _missing_order(note: Note) -> tuple[str, str]:
+    """Return the line that a hazard misses, and where it belongs; nothing and all of its advice where that is none of ours."""
+    told = _PUT.fullmatch(note.fix)
+    return (told["line"], told["where"]) if told else ("", note.fix)
+
+
+def _hazard_title(line: str, kinds: str) -> str:
+    waits = _WAITS.search(line)
+    if waits:
+        late, early = (display_name(waits[side], _NAME_WIDTH) for side in ("late", "early"))
+        return f"A missing wait: {late} does not wait for {early}"
+    if "use-after-free" in kinds:
+        return "Memory goes while it is still in use"
+    return "A missing wait: nothing orders what shares memory"
+
+
+def _hazard_piece(drawn: Drawn, note: Note) -> dict[str, Any]:
+    line, where = _missing_order(note)
+    told = _SIDES.fullmatch(note.text)
+    text = f"{told['late']} may run before {told['early']} has ended: both use {told['array']}." if told else note.text
+    return _piece(drawn.noted(note), text, f"Put it {where}." if line else note.fix)
+
+
+_PUT = re.compile(r"Put (?P<line>.+?\)) (?P<where>(?:before|after|where) .+)\.", re.DOTALL)
+_WAITS = re.compile(r"stream\('(?P<late>[^']*)'\)\.wait\(\w+\.stream\('(?P<early>[^']*)'\)\)")
+_SIDES = re.compile(
+    r"[^:]+: (?P<array>.+), [\d,]+ times?: first .+?: (?P<early>.+); then(?:, unordered,)? .+?: (?P<late>.+)", re.DOTALL
+)
+
+
+def grouped_by_fix(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return entries of one title that the same line mends, or the same words, as one: with the pieces of all."""
+    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    for entry in entries:
+        own = groups.setdefault((entry["head"], *(entry["lines"] or [entry["pieces"][0]["fix"]])), entry)
+        if own is not entry:
+            own["count"] += entry["count"]
+            own["pieces"] = [*own["pieces"], *entry["pieces"]][:LISTED_PIECES]
+            own["folds"] = own["folds"] and entry["folds"]
+    return list(groups.values())
+
+
+LISTED_LINES = 3  # How many findings a picture lists that nobody can click
+
+
+def finding_lines(why: Mapping[str, Any]) -> list[str]:
+    """Write the first findings of `why_tables` as plain text, each with its gain and what to type."""
+    faults, others = ([one for one in why["marks"] if (one["kind"] in FAULTS) is is_fault] for is_fault in (True, False))
+    told = [entry for entry in (*faults, *why["findings"], *others) if not entry["folds"]]
+    lines = []
+    for number, entry in enumerate(told[:LISTED_LINES], 1):
+        facts = ", ".join(filter(None, [entry["gain"], f"{entry['count']:,} times" if entry["count"] > 1 else ""]))
+        does = "; ".join(entry["lines"][:2]) or entry["pieces"][0]["fix"]
+        lines.append(f"{number}. {entry['head']}{f' ({facts})' if facts else ''}: {does}")
+    return lines + ([f"… and {len(told) - LISTED_LINES:,} more"] if len(told) > LISTED_LINES else [])
+
+
+FAULTS = ("hazard", "stray")
+"""Kinds of findings where the program is wrong, not only slow: they come first."""
 
 
 def _strays(drawn: Drawn) -> Iterator[dict[str, Any]]:
@@ -256,7 +362,7 @@ def _strays(drawn: Drawn) -> Iterator[dict[str, Any]]:
             f"{format_ns(group.total_ns)} in all."
         )
         pieces = [_piece(drawn.span(row), text, group.fix) for row in own.tolist()]
-        yield _entry("stray", f"Stray: {name} on {ran_on} instead of {selected}", pieces)
+        yield _entry("stray", f"Ran astray: {name} on {ran_on} instead of {selected}", pieces) | {"code": "stray"}
 
 
 def _waits(drawn: Drawn, told_calls: Set[int]) -> Iterator[dict[str, Any]]:
@@ -283,8 +389,8 @@ def _waits(drawn: Drawn, told_calls: Set[int]) -> Iterator[dict[str, Any]]:
             text = f"{thread} was blocked in {call} for {took}{until}, and launched more only then."
             pieces.append(_piece(drawn.span(int(found.row[place])), text, _wait_fix(group.call)))
         total_ns = int(found.duration_ns[own].sum())
-        times = f", {len(own):,} times" if len(own) > 1 else ""
-        yield _entry("wait", f"Host wait: {call}: {format_ns(total_ns)}{times}", pieces)
+        entry = _entry("wait", "The host waited before it launched more", pieces)
+        yield entry | {"code": call, "gain": f"blocked for {format_ns(total_ns)}", "folds": True}
 
 
 def _wait_fix(call: str) -> str:
@@ -301,4 +407,4 @@ def _dropped(meta: TraceMetadata) -> Iterator[dict[str, Any]]:
         return
     text = f"{dropped_text(meta)}. They are not in the picture; when they ran is not known, but the oldest make room first."
     fix = "Record less at once, or keep more: gpustreamlab.Session(ring_size=...), or Session(spool='run.gsl') for all."
-    yield _entry("dropped", f"Dropped: {count_text(meta.dropped_spans, 'span')}", [_piece([_NO_LANE, 0, 0, -1], text, fix)])
+    yield _entry("dropped", f"{count_text(meta.dropped_spans, 'span')} dropped", [_piece([_NO_LANE, 0, 0, -1], text, fix)])

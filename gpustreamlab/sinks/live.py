@@ -38,7 +38,7 @@ from gpustreamlab.draw import (
     style_entries,
 )
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Counters, Marker, Trace, without_tools
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Counters, Marker, SMLimits, Trace, without_tools
 from gpustreamlab.recorder import (
     KEPT_MARKERS,
     SPAN_COLUMNS,
@@ -360,6 +360,7 @@ class TablePlanner:
         self._counted = 0
         self._counted_s = 0.0
         self._looks = NameLooks()
+        self._limits = SMLimits()
         self._memory_s = -MEMORY_EVERY_S
         self._forget()
         self.planned: dict[str, Any] = {}  # The tables as they were sent last, without names
@@ -383,6 +384,7 @@ class TablePlanner:
     ) -> dict[str, Any]:
         """Return what has changed since the last time: ``tables``, ``header``, ``names`` and ``details``."""
         now_s = time.monotonic()
+        self._limits = reader.tables.metadata.device.sm_limits
         added = self._take(chunk, now_s)
         pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
         dropped_count = reader.dropped_count
@@ -416,7 +418,7 @@ class TablePlanner:
 
     def whole(self, chunk: Chunk) -> dict[str, Any]:
         """Return all tables as they were sent last, with the names and details of a chunk, which are all so far."""
-        return self.planned | _name_tables(chunk.names, self._looks) | {"details": detail_entries(chunk.details)}
+        return self.planned | _name_tables(chunk.names, self._looks) | {"details": detail_entries(chunk.details, self._limits)}
 
     def _take(self, chunk: Chunk, now_s: float) -> dict[str, Any]:
         """Return new names and details, each with the code of the first; now and then show the memory of the lanes as it is."""
@@ -433,7 +435,7 @@ class TablePlanner:
         if chunk.names:
             added["names"] = {"from": self._name_count} | _name_tables(chunk.names, self._looks)
         if chunk.details:
-            added["details"] = {"from": self._detail_count, "entries": detail_entries(chunk.details)}
+            added["details"] = {"from": self._detail_count, "entries": detail_entries(chunk.details, self._limits)}
         self._name_count += len(chunk.names)
         self._detail_count += len(chunk.details)
         return added

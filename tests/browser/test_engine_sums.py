@@ -13,10 +13,11 @@ from gpustreamlab.analysis import (
     overlap,
     sm_kinds,
     sm_time_steps,
-    stack_sms,
 )
 from gpustreamlab.draw import columns_of
+from gpustreamlab.draw._card import span_sms
 from gpustreamlab.model import SPAN_KINDS
+from gpustreamlab.typing import SpanKind
 from tests.helpers.engine import make_columns, pack, take
 from tests.helpers.kernel_traces import MS, kernel_trace
 from tests.helpers.traces import make_trace, nested_trace, partition_trace, random_trace, repartition_trace
@@ -36,8 +37,9 @@ def tables_of(trace, codes_lane, *, zero_ns=0):
     return {
         "header": {"has_common_time": True},
         "names": list(trace.names),
-        "lanes": [{"host": lane.kind == "host"} for lane in trace.lanes],
-        "rows": [{"lane": int(lane), "overlaps": False} for lane in codes_lane],
+        "details": [],
+        "lanes": [{"device": 0, "host": lane.kind == "host"} for lane in trace.lanes],
+        "rows": [{"lane": int(lane), "overlaps": False, "inner": bool(inner)} for lane, inner in codes_lane],
         "kinds": [kind.value for kind in SPAN_KINDS],
         "kind_counted": [kind in counted for kind in SPAN_KINDS],
         "kind_on_sms": [kind in on_sms for kind in SPAN_KINDS],
@@ -55,7 +57,9 @@ def rowed(trace):
         depth += above >= 0
         above = np.where(above >= 0, trace.parent[above], -1)
     keys, codes = np.unique(np.stack((trace.lane, trace.thread, depth)), axis=1, return_inverse=True)
-    return codes.ravel(), keys[0]
+    is_range = np.ones(keys.shape[1], bool)
+    np.logical_and.at(is_range, codes.ravel(), trace.kind == SPAN_KINDS.index(SpanKind.RANGE))
+    return codes.ravel(), list(zip(keys[0].tolist(), (is_range & (keys[2] > 0)).tolist(), strict=True))
 
 
 def deep_trace(seed=0, count=400, *, inner=(("kernel", 0, 0.4), ("copy", 0.5, 0.9)), **meta):
@@ -149,19 +153,27 @@ def check_busy(engine, trace, *, chunk=None, evaluate_between=False):
         for (const [manifest, text] of packed) { store.append(await E.readBatch(manifest, bytesOf(text)))
           if (between) for (const window of windows.slice(-2)) {
             E.busyShares(store, tables, ...window)
-            E.smShares(store, tables, ...window)
+            E.cardLayers(store, tables, {kind: "sms", device: -1}, ...window)
           } }
         return windows.map(([x0, x1, n]) => [[...E.busyShares(store, tables, x0, x1, n).lanes],
-          E.smShares(store, tables, x0, x1, n).map(band => [...band])]) }""",
+          E.cardLayers(store, tables, {kind: "sms", device: -1}, x0, x1, n).map(({lane, mean}) => [lane, [...mean]])]) }""",
         [packed, tables, windows, evaluate_between],
     )
-    steps = sm_time_steps(trace)
-    stack = stack_sms(steps, 132)
-    for (x0, x1, n), (lanes, bands) in zip(windows, found, strict=True):
+    for (x0, x1, n), (lanes, layers) in zip(windows, found, strict=True):
         np.testing.assert_allclose(lanes, lanes_at(trace, x0, x1, n), rtol=1e-9, atol=1e-6)
-        assert len(bands) == len(stack)
-        for band, (band_times, sms) in zip(bands, stack, strict=True):
-            np.testing.assert_allclose(band, mean_of_steps(band_times, sms, x0, x1, n), rtol=1e-9, atol=1e-4)
+        means = {lane: np.zeros(len(mean)) for lane, mean in layers}
+        for lane, mean in layers:
+            means[lane] += mean
+        for lane, mean in means.items():
+            np.testing.assert_allclose(mean, sms_at(trace, lane, x0, x1, len(mean)), rtol=1e-7, atol=1e-3)
+
+
+def sms_at(trace, lane, x0, x1, n):
+    """Mean SMs of a lane's work in each of n equal columns, added up span by span."""
+    edges, sms = np.linspace(x0, x1, n + 1), span_sms(trace)
+    own = np.flatnonzero((trace.lane == lane) & (sms > 0))
+    until = np.clip(edges[:, None] - trace.start_ns[own], 0, trace.duration_ns[own]) @ sms[own].astype(float)
+    return np.diff(until) / np.diff(edges)
 
 
 @pytest.mark.parametrize("name", BUSY_TRACES)
@@ -192,8 +204,8 @@ def test_columns_narrower_than_a_ns_are_exact_far_from_0(engine, seconds, width_
     columns = make_columns(np.arange(lane_count), zeros, zeros + end)
     tables = {
         "rows": [{"lane": lane} for lane in range(lane_count)], "kind_counted": [True], "bands": [{}],
-        "cards": [{"device": 0, "sms": 132}],
-        "partitions": [{"text": "whole", "sms": 132, "band": 0}],
+        "cards": [{"device": 0, "sms": 132}], "names": ["x"], "kinds": ["kernel"], "details": [],
+        "lanes": [{"device": 0} for _ in range(lane_count)], "partitions": [{"text": "whole", "sms": 132, "band": 0}],
     }  # fmt: skip
     # WHEN all lanes are busy in the whole window, and in 0.8 of it
     windows = [[end / 2 + offset, end / 2 + offset + width_ns, 1080] for offset in (0, 0.1, 1 / 3)]
@@ -201,14 +213,16 @@ def test_columns_narrower_than_a_ns_are_exact_far_from_0(engine, seconds, width_
     found = engine.evaluate(
         """async ([packed, tables, windows]) => { const store = await make(packed, tables.rows)
         return windows.map(window => [
-          [...E.busyShares(store, tables, ...window).lanes], [...E.smShares(store, tables, ...window)[0]]]) }""",
+          [...E.busyShares(store, tables, ...window).lanes],
+          [...E.cardLayers(store, tables, {kind: "sms", device: -1}, ...window)[0]?.mean ?? [0]]]) }""",
         [[pack(columns)], tables, windows],
     )
     # THEN every column's mean is right to the last digits
     for (x0, x1, n), (lanes, sms) in zip(windows, found, strict=True):
         share = np.clip((end - x0) / (x1 - x0) * n - np.arange(n), 0, 1)
         np.testing.assert_allclose(lanes, lane_count * share, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(sms, 132 * share, rtol=1e-9, atol=1e-9)
+        wide = np.clip((end - x0) / (x1 - x0) * len(sms) - np.arange(len(sms)), 0, 1)  # many lanes have wider columns
+        np.testing.assert_allclose(sms, 132 * wide, rtol=1e-9, atol=1e-9)
 
 
 def test_unions_are_of_what_is_left_after_an_eviction(engine):
@@ -240,7 +254,7 @@ def test_kinds_count_anew_when_the_first_kernel_arrives(engine):
     before = tables | {"kind_counted": [True, *tables["kind_counted"][1:]]}
     lanes = engine.evaluate(
         """async ([packed, before, tables]) => { const store = await make(packed, tables.rows)
-        E.busyShares(store, before, 0, 9000, 30); E.smShares(store, before, 0, 9000, 30)
+        E.busyShares(store, before, 0, 9000, 30)
         return [...E.busyShares(store, tables, 0, 9000, 30).lanes] }""",
         [packed, before, tables],
     )
@@ -301,20 +315,27 @@ def test_totals_of_a_window_are_those_of_the_clipped_trace(engine, seed):
         assert (entry["count"], entry["busy"]) == (own.sum(), (right - left)[own].sum())
 
 
-def test_each_card_has_its_own_sms_and_what_runs_on_another_takes_none(engine):
-    # 96 of 132 SMs of the first card from 0 to 60, all of it from 40 to 100, and all 80 of the second one from 20 to 80
-    columns = make_columns([0, 1, 2], [0, 40, 20], [60, 100, 80], partition=[1, 0, 0])
+def test_each_card_has_its_own_sms_and_work_those_that_its_grid_fills(engine):
+    # 96 of 132 SMs of the first card at 0 to 60, 16 blocks of which 8 fit on an SM at 40 to 100, 80 of the second at 20 to 80
+    columns = make_columns([0, 1, 2], [0, 40, 20], [60, 100, 80], partition=[1, 0, 0], detail=[-1, 0, -1])
     tables = {
         "rows": [{"lane": lane} for lane in range(3)], "lanes": [{"device": 0}, {"device": 0}, {"device": 5}],
-        "kind_counted": [True],
+        "kind_counted": [True], "kinds": ["kernel"], "names": ["x"],
+        "details": [["x", [16, 1, 1], [256, 1, 1], 32, 0, 0, 0, 8]],
         "partitions": [{"text": "whole", "sms": 132, "band": 1}, {"text": "prefill", "sms": 96, "band": 0}], "bands": [{}, {}],
         "cards": [{"device": 0, "sms": 132}, {"device": 5, "sms": 80}],
     }  # fmt: skip
-    bands = engine.evaluate(
-        """async ([packed, tables]) => E.smShares(await make(packed, tables.rows), tables, 0, 100, 5).map(band => [...band])""",
+    first, second, areas = engine.evaluate(
+        """async ([packed, tables]) => { const store = await make(packed, tables.rows)
+        const of = device => E.cardLayers(store, tables, {kind: "sms", device}, 0, 100, 5)
+        return [of(0).map(({mean}) => [...mean]), of(5).map(({mean}) => [...mean]),
+          E.stackLayers(of(0), Array.from({length: 5}, () => [96]), 132).map(([, low, high]) => [[...low], [...high]])] }""",
         [[pack(columns)], tables],
     )
-    assert bands == [[96, 96, 96, 0, 0], [0, 80, 36 + 80, 132 + 80, 132]]
+    assert (first, second) == ([[96, 96, 96, 0, 0], [0, 0, 2, 2, 2]], [[0, 80, 80, 80, 0]])
+    # THEN the partition stands at its place, and the whole card's work where that is idle, or above it
+    assert areas[0] == [[0] * 5, [96, 96, 96, 0, 0]]
+    assert areas[1:] == [[[96, 96, 96, 0, 0], [96, 96, 96, 2, 2]], [[96] * 5, [96, 96, 98, 96, 96]]]
 
 
 def test_spans_that_stand_for_several_count_as_such(engine):

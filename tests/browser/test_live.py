@@ -373,13 +373,14 @@ def test_a_cell_that_recorded_ranges_is_marked(open_lab):
 def test_the_button_asks_why_work_did_not_overlap(lab):
     lab.kernel("work(3)")
     lab.wait_until(f"live.feed.store.spanCount === {3 * SPANS_A_STEP}")
-    lab.page.locator(".gsl-why-button").click()
+    lab.page.locator(".gsl-findings-button").click()
     lab.wait_until("live.viewer.view.why")
-    panel = lab.page.locator(".gsl-why")
+    panel = lab.page.locator(".gsl-findings")
 
-    assert panel.locator("header p").inner_text() == lab.kernel("print(lab.explain().headline)")
+    panel.locator("summary", has_text="How this was found").click()
+    assert panel.locator("details p").first.inner_text() == lab.kernel("print(lab.explain().headline)")
     # Its spans are found among those of the view, and a session that forgets them takes it back
-    panel.locator(".gsl-reason").first.click()
+    panel.locator(".gsl-go").first.click()
     lab.wait_until("live.viewer.view.reason && live.viewer.view.pinned")
     lab.keep("live-why")
     lab.kernel("lab.clear()")
@@ -403,12 +404,12 @@ def test_a_race_has_its_sign_without_being_asked_for_until_the_spans_are_forgott
     lab.kernel(RACE)
     # First its moment alone may be known, while its work has not ended
     lab.wait_until("live.viewer.view.why?.marks[0].pieces.every(({ late }) => late[2] > late[1])")
-    panel = lab.page.locator(".gsl-why")
-    assert panel.locator('[data-kind="hazard"]').inner_text() == "!"
-    panel.locator(".gsl-reason").first.click()
+    panel = lab.page.locator(".gsl-findings")
+    assert lab.page.locator(".gsl-findings-button").inner_text() == "Findings 1"
+    lab.ask("live.viewer.commands.nextReason()")
     lab.wait_until("live.viewer.view.reason && live.viewer.view.pinned")
     # Its button asks for all else, too
-    lab.page.locator(".gsl-why-button").click()
+    lab.page.locator(".gsl-findings-button").click()
     lab.wait_until("live.viewer.view.why.explained")
     assert panel.locator('[data-kind="hazard"]').count() == 1
     lab.kernel("lab.clear()")
@@ -468,7 +469,7 @@ def test_what_is_chosen_and_written_survives_a_reload_and_a_close_and_comes_back
     lab.page.evaluate(f"() => {{ {PANEL}.content.activeCellIndex = 1 }}")
     lab.command("notebook:run-cell")
     frame = lab.page.frame_locator(".jp-OutputArea iframe[title=Timeline]")
-    assert "dd: why <i>so</i> late?" in frame.locator(".gsl-why").inner_text()
+    assert "dd: why <i>so</i> late?" in frame.locator(".gsl-findings").inner_text()
     assert lab.kernel(TELL) == " ".join(map(str, note))
     assert lab.page.url == address
     assert lab.errors == []

@@ -186,20 +186,20 @@ def test_a_note_is_written_about_what_is_pinned_selected_or_under_the_pointer(re
         [zero_ns + begin, zero_ns + end, stream, "w, s and y are letters here"],
         [zero_ns + MS, zero_ns + 2 * MS, None if reader.js("w.tables.lanes.length") > 1 else stream, "window"],
     ]
-    assert [text in reader.text("why") for text in ("moment", "window", "letters here")] == [True] * 3
+    assert [text in reader.text("findings") for text in ("moment", "window", "letters here")] == [True] * 3
 
 
 def test_a_note_of_python_stands_where_the_axis_says_so(read):
     trace = gsl.Trace.from_columns(start_ns=[7 * MS, 9 * MS], end_ns=[8 * MS, 10 * MS], stream=["a", "b"])
     reader = read(replace(trace, notes=[Note(time_ns=int(trace.start_ns.min()) + 1_250_000, text="here")]))
-    assert "1.25 ms" in reader.page.locator(".gsl-reasons > li", has_text="here").inner_text()
+    assert "1.25 ms" in reader.page.locator(".gsl-found-one", has_text="here").inner_text()
     x = reader.js("w.pxAt(w.found.reasons.pieces.find(piece => piece.kind === 'note').start)")
     assert x == pytest.approx(reader.js("(w.pxAt(1e6) * 3 + w.pxAt(2e6)) / 4"))
 
 
 def test_a_note_is_edited_and_deleted_and_its_text_is_only_text(read, marked):
     reader = read(marked)
-    item = reader.page.locator(".gsl-reasons > li", has_text="warm <b>up</b>")
+    item = reader.page.locator(".gsl-found-one", has_text="warm <b>up</b>")
     assert item.locator("b").count() == 1  # its sign
     item.get_by_role("button", name="Edit").click()
     reader.settle()
@@ -262,17 +262,18 @@ def test_all_that_is_found_has_a_sign_at_its_place_and_a_sentence_with_a_fix(rea
     assert pieces["stray"]["start"] == marked.start_ns[stray] - zero_ns
     assert pieces["wait"]["start"] == waits.start_ns[1] - zero_ns
     assert pieces["dropped"]["start"] == 0
+    reader.page.locator(".gsl-findings summary").first.click()
     for kind in ("hazard", "stray", "wait", "dropped"):
-        assert pieces[kind]["text"] in reader.text("why")
-        assert pieces[kind]["fix"] in reader.text("why")
-    assert "lab.stream('b').wait(lab.stream('a'))" in pieces["hazard"]["fix"]
+        assert pieces[kind]["text"] in reader.text("findings")
+        assert pieces[kind]["fix"] in reader.text("findings")
+    assert "lab.stream('b').wait(lab.stream('a'))" in reader.text("findings")
     assert "12 spans dropped, 5 of them kernels" in pieces["dropped"]["text"]
     assert reader.page.locator(".gsl-lost").inner_text() == "⚠ 1 hazard, strays, 12 dropped"
 
 
 @pytest.mark.parametrize("kind", ["hazard", "stray"])
 def test_the_sign_of_a_fault_stands_on_its_own_bar(read, marked, kind):
-    reader = read(marked, width=1366)
+    reader = read(marked, width=1700)
     sign = reader.js(
         """(({ late, start, end }) => {
           const { top, bottom } = w.tables.rows[late.row]

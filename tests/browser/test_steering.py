@@ -216,14 +216,14 @@ def test_shift_drag_sums_up_a_window_and_moves_nothing(read):
     assert "Selected 4.00 ms" in reader.text("selection")
 
 
-def test_drags_select_with_shift_over_strips_too(read):
+def test_drags_select_with_shift_over_the_card_too(read):
     reader = read(partition_trace())
     before = reader.window()
-    strips = reader.js("w.parts.strips.map(({ top, bottom }) => (top + bottom) / 2)")
-    assert len(strips) == 1
-    for strip in strips:
+    rows = reader.js("w.tables.card_rows.map(({ top, bottom }) => (top + bottom) / 2)")
+    assert len(rows) == 1
+    for strip in rows:
         y = reader.frame()[1] + strip
-        reader.drag((reader.at(2 * MS)[0], y), (reader.at(6 * MS)[0], y - 30), shift=True)
+        reader.drag((reader.at(2 * MS)[0], y), (reader.at(6 * MS)[0], y + 10), shift=True)
         assert reader.js("[...w.selection.lanes].length") == 4
         assert reader.js("w.selection.end - w.selection.start") == pytest.approx(4 * MS, abs=20_000)
         assert reader.window() == before

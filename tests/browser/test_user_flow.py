@@ -320,8 +320,8 @@ def a_restart_leaves_a_picture_and_says_so(lab):
     assert lab.page.locator(".gsl-live-banner").inner_text().startswith("The kernel is gone.")
     assert not lab.page.locator(".gsl-follow").is_visible()
     assert lab.ink() > 500
-    lab.page.locator(".gsl-why-button").click()
-    lab.wait("() => document.querySelector('.gsl-why header p').textContent.startsWith('The kernel is gone')")
+    lab.page.locator(".gsl-findings-button").click()
+    lab.wait("() => document.querySelector('.gsl-findings > p').textContent.startsWith('The kernel is gone')")
 
 
 def a_new_session_runs_to_its_end(lab):

@@ -97,12 +97,12 @@ def test_every_trace_is_painted_without_an_error(show, trace):
     for width, scheme in ((1200, "light"), (700, "dark")):
         shown.page.emulate_media(color_scheme=scheme)
         shown.page.set_viewport_size({"width": width, "height": 800})
-        shown.page.wait_for_function(f"Math.abs(gslViewer.figureElement.clientWidth - {width}) < 60")
+        shown.page.wait_for_function(f"Math.abs(gslViewer.element.clientWidth - {width}) < 60")
         shown.settle()
         assert shown.value("view.painted.items.length > 0") == (len(trace) > 0)
         # The whole viewer is within the window, at every width.
         assert shown.value("document.documentElement.scrollWidth <= innerWidth")
-        assert shown.value("view.frame.right - view.frame.left") > width * 0.6
+        assert shown.value("view.frame.right - view.frame.left") > 0.6 * shown.value("gslViewer.figureElement.clientWidth")
 
 
 def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(show):
@@ -115,7 +115,7 @@ def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(s
       return {seen: pixel(x, y), fill, isSeen: isBar && !columns.isPale && !lane.host}
     }).filter(({isSeen}) => isSeen)"""
     for trace, least in ((kernel_trace(), 3), (serial_trace("kernels"), 4)):
-        bars = show(trace, height=1200).value(found)
+        bars = show(trace, width=1536, height=1200).value(found)
         assert len(bars) >= least
         for bar in bars:
             assert bar["seen"] == bar["fill"]
@@ -147,35 +147,33 @@ def test_the_wheel_with_a_key_zooms_at_the_pointer(show, key):
 
 @pytest.mark.parametrize("px", ["view.frame.left + 300", "20"], ids=["bars", "names that all fit"])
 def test_the_wheel_over_bars_and_names_scrolls_the_page(show, px):
-    shown = show(one_lane_trace(), height=300)
+    shown = show(one_lane_trace(), height=180)
     window, place = shown.window(), point(shown, *shown.value(f"[{px}, view.frame.top + 20]"))
-    assert (place[1] < 300, shown.value("view.canScroll")) == (True, False)
+    assert (place[1] < 180, shown.value("view.canScroll")) == (True, False)
     shown.page.mouse.move(*place)
     shown.page.mouse.wheel(0, 50)
-    shown.page.wait_for_function("scrollY === 50")
+    shown.page.wait_for_function("scrollY > 20")
     assert shown.window() == window
 
 
-def test_the_wheel_zooms_after_a_click_until_the_pointer_leaves_or_the_focus_is_lost(show):
-    shown = show(pipeline_trace())
-    above, inside = point(shown, 600, -30), point(shown, 600, 100)
-    leaves = [
-        lambda: (shown.page.mouse.move(1, 1), shown.page.mouse.move(*inside)),
-        lambda: shown.page.evaluate("document.activeElement.blur()"),
-    ]
-    assert above[1] > 1
-    for leave in leaves:
-        width = shown.value("view.x1 - view.x0")
-        shown.page.mouse.click(*inside)
-        shown.page.mouse.wheel(0, -200)
-        shown.page.wait_for_function(f"view.x1 - view.x0 < {width}")
-        # WHEN the timeline was left
-        leave()
-        window = shown.window()
-        shown.page.mouse.wheel(0, -200)
-        # THEN the wheel is the page's
-        shown.page.wait_for_timeout(200)
-        assert shown.window() == window
+def test_the_wheel_scrolls_lanes_where_the_page_cannot_and_zooms_over_the_axis_or_with_ctrl(show):
+    shown = show(random_trace(2_000, 100))
+    inside, axis = (point(shown, *shown.value(f"[600, {y}]")) for y in ("view.lanesTop() + 60", "view.frame.top - 8"))
+    window, width = shown.window(), shown.value("view.x1 - view.x0")
+    shown.page.mouse.move(*inside)
+    shown.page.mouse.click(*inside)  # a click catches nobody
+    shown.page.mouse.wheel(0, 120)
+    shown.page.wait_for_function("view.scrollPx === 120")
+    assert shown.window() == window
+    shown.page.mouse.move(*axis)
+    shown.page.mouse.wheel(0, -200)
+    shown.page.wait_for_function(f"view.x1 - view.x0 < {width}")
+    width = shown.value("view.x1 - view.x0")
+    shown.page.mouse.move(*inside)
+    shown.page.keyboard.down("Control")
+    shown.page.mouse.wheel(0, -200)
+    shown.page.keyboard.up("Control")
+    shown.page.wait_for_function(f"view.x1 - view.x0 < {width}")
 
 
 def test_the_wheel_over_the_names_scrolls_the_lanes_and_the_time_axis_stays_in_view(show):
@@ -304,7 +302,7 @@ def test_marks_of_the_pointer_do_not_paint_the_bars_again(show):
 def test_the_theme_is_followed(show):
     shown = show(pipeline_trace(), scheme="light")
     colours = """[getComputedStyle(document.body).backgroundColor, gslViewer.theme.isDark,
-      gslViewer.plot.below[0].major_label_text_color]"""
+      gslViewer.plot.above[0].major_label_text_color]"""
     light = shown.value(colours)
     shown.page.emulate_media(color_scheme="dark")
     shown.page.wait_for_function("gslViewer.theme.isDark")
@@ -392,7 +390,7 @@ def test_canvases_come_back_after_two_quick_changes_of_the_width(show):
           body.style.width = "800px"; await new Promise(done => setTimeout(done, 30)); body.style.width = "" })()""")
     shown.page.wait_for_timeout(1_000)  # they lose their size, and come back some time after
     canvases = "[gslViewer.plotView.canvas_view.primary.canvas, gslViewer.minimap.canvas]"
-    shown.page.wait_for_function(f"{canvases}.every(c => c.width > 1_000) && gslViewer.figureElement.style.width === ''")
+    shown.page.wait_for_function(f"{canvases}.every(c => c.width > 700) && gslViewer.figureElement.style.width === ''")
 
 
 TIMES_NS = [
@@ -425,15 +423,12 @@ def test_ticks_are_short_at_every_zoom(show, ticks, start, width, texts):
 def test_an_empty_picture_says_what_to_do(show):
     written = show(empty_trace()).written()
     assert "No spans yet: select a stream with lab.on(...), or record all work with lab.capture('kernels')" in written
-    assert "queued or running" in written
+    assert "132 SMs" in written
     assert "1 span has not ended yet: lab.synchronize() waits for it" in show(empty_trace(pending_spans=1)).written()
 
 
-def test_of_many_streams_the_fold_says_how_many_are_shown_and_the_map_is_higher(show):
-    few = show(random_trace(200, 4)).value("gslViewer.minimap.canvas.clientHeight")
+def test_of_many_streams_the_fold_says_how_many_are_shown(show):
     shown = show(random_trace(2_000, 100))
-    assert shown.value("gslViewer.minimap.canvas.clientHeight") > 1.5 * few
-    assert any(re.fullmatch(r"up to \d\d at once", text) for text in shown.written())
     seen, fold = [], "▾ {} of 100 streams shown: scroll over their names"
     for px in (0, 300, 1e9):
         shown.value(f"view.scrollTo({px})")
@@ -585,24 +580,11 @@ def test_the_waits_are_switched_in_the_menu_and_by_a_key(show):
     assert (shown.arrows(), shown.value("view.kept.get('waits').read()")) == ([16, 0], None)
 
 
-@pytest.mark.parametrize("width", [700, 1200])
-def test_the_busy_strip_says_the_most_streams_that_were_busy_at_once(show, width):
-    shown = show(random_trace(20_000, 16), width=width)
-    assert "up to 16 at once" in shown.written()
-    shown.value("view.zoomBy(0.01)")
-    assert "up to 16 at once" in shown.written()
-    # WHEN there are too many changes to know it, the scale ends at the highest mean, and says so
-    shown.value("(() => { view.isLive = true; view.store.version++ })()")
-    about = shown.written()
-    assert any(re.fullmatch(r"(up to )?about 1\d( at once)?", text) for text in about)
-
-
 def test_simulated_engines_are_not_said_to_have_worked_at_once(show):
     trace = random_trace(200, 4)
     lanes = tuple(replace(lane, device=place // 2) for place, lane in enumerate(trace.lanes))
     shown = show(replace(trace, lanes=lanes, metadata=replace(trace.metadata, missing=(NO_COMMON_TIME,))))
     written = shown.written()
-    assert "each its own time" in written
     assert not any("at once" in text for text in written)
     title = shown.value("(gslViewer.minimap.tell(500), gslViewer.minimap.canvas.title)")
     assert title == "Streams queued or running on each engine, at its own time"
@@ -626,17 +608,6 @@ def test_a_narrow_span_is_no_hot_spot(show):
     assert low[0] == low[1]
     assert low[0] not in seen
 
-
-def test_peaks_are_never_more_than_there_are_lanes_also_far_from_0(show):
-    shown = show(random_trace(200, 3))
-    # WHEN there are too many changes to count them, and a mean is too high
-    assert shown.value("(view.peak.isExact = false, gpustreamlab.busyPeak(view, [1.5, 3.7]).most)") == 3
-    end = 600 * 10**9
-    shown = show(make_trace([(f"lane {k}", "all of it", 0, end) for k in range(20)]))
-    for width in (10, 100):
-        shown.value(f"view.setRange({end // 2} - {0.8 * width}, {end // 2} + {0.2 * width})")
-        assert shown.value("(Object.assign(view.peak, {isExact: false, most: 0}), gslViewer.minimap.request(), 0)") == 0
-        assert shown.value("view.peak.most") == 20
 
 
 def test_names_that_differ_by_a_number_are_one_entry_of_the_legend(show):

@@ -1,4 +1,4 @@
-"""Why work did not overlap, on the page: the panel, its numbers in the picture, and a click on a gap; with mouse and keys."""
+"""The drawer: findings, their signs in the picture, and a click on a bar or a gap; with mouse and keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import IDLE_TEXTS
+from gpustreamlab.analysis import CAUSE_TITLES, IDLE_TEXTS, format_ns
 from gpustreamlab.draw import _why
 from gpustreamlab.workloads import spin
 from tests.helpers import planted
@@ -68,37 +68,142 @@ def shown_rows(reader):
     )
 
 
-def test_the_panel_says_what_explain_prints(read, loop):
+def test_the_drawer_says_what_was_found_in_plain_words_with_gain_code_and_line(read, loop):
     reader = read(loop)
-    found = loop.explain()
-    said = " ".join(reader.text("why").split())
-    assert found.headline in said
-    for number, finding in enumerate(found.findings, 1):
-        assert f"{number} {finding.head} {finding.text} {finding.fix}" in said
-    for note in found.notes:
+    first, second = loop.explain().findings
+    said = " ".join(reader.text("findings").split())
+    assert "A stream waited for another" in said
+    assert f"saves {format_ns(first.saves_ns)}" in said
+    assert "4 times EVENT_WAIT" in said
+    assert first.text in said
+    assert first.fix in said
+    assert second.text not in said, "what gains nothing is folded"
+    assert loop.explain().headline not in said, "and so is where it comes from"
+    for summary in reader.page.locator(".gsl-findings summary").all():
+        summary.click()
+    said = " ".join(reader.text("findings").split())
+    assert second.text in said
+    assert loop.explain().headline in said
+    for note in loop.explain().notes:
         assert note in said
     assert reader.errors == []
 
 
-def test_a_click_on_a_finding_shows_its_piece_and_the_work_in_front_and_again_the_next(read, loop):
+def test_one_missing_wait_is_one_entry_with_its_line_to_copy_and_all_its_places_lit(read):
+    reader = read(planted.record(missing_wait))
+    entries = reader.page.locator(".gsl-found-one")
+    assert entries.first.locator(".gsl-reason").inner_text().replace("\n", "") == "!A missing wait: b does not wait for a"
+    assert "results may be wrong · 4 times" in entries.first.inner_text()
+    assert reader.page.locator(".gsl-found-one .gsl-reason", has_text="b does not wait for a").count() == 1
+    window, lit = reader.window(), outlined(reader)
+    entries.first.locator(".gsl-reason").click()
+    reader.settle()
+    assert (reader.window(), lit, outlined(reader)) == (window, 0, 4)
+    reader.page.evaluate("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve() }")
+    entries.first.get_by_role("button", name="Copy").click()
+    assert reader.page.evaluate("copied") == "lab.stream('b').wait(lab.stream('a'))"
+    # A second click, and Esc, put the lights out.
+    entries.first.locator(".gsl-reason").click()
+    reader.settle()
+    assert outlined(reader) == 0
+    entries.first.locator(".gsl-reason").click()
+    reader.press("Escape")
+    assert outlined(reader) == 0
+
+
+def missing_wait(lab, count=4):
+    first, second = lab.stream("a"), lab.stream("b")
+    x = lab.xp.ones(1_000)
+    lab.synchronize()
+    for number in range(count):
+        with lab.on(first, f"fill {number}"):
+            x *= 2
+        with lab.on(second, f"use {number}"):
+            x.sum()
+            spin(lab, MS, stream=second)
+        lab.synchronize()
+
+
+def outlined(reader):
+    """Return how many boxes are outlined above the bars."""
+    return reader.js(
+        """(() => { let boxes = 0; const { strokeRect } = CanvasRenderingContext2D.prototype
+        CanvasRenderingContext2D.prototype.strokeRect = function () { boxes++ }
+        v.painter.paintOverlay(document.createElement("canvas").getContext("2d"), 1)
+        CanvasRenderingContext2D.prototype.strokeRect = strokeRect; return Math.round(boxes / 2) })()"""
+    )
+
+
+PLACES = """[...w.laneOrder].map(code => Math.round(w.yAt(w.tables.lanes[code].top))).concat(
+    [v.figureElement.clientHeight, w.lanesPx, Math.round(v.figureElement.getBoundingClientRect().top),
+     ...[0, 0.25, 0.5].map(share => Math.round(w.pxAt(share * w.tables.extent_ns)))])"""
+
+
+@pytest.mark.parametrize(("width", "is_open"), [(1366, True), (1200, True), (700, False), (390, False)])
+def test_nothing_moves_when_the_drawer_opens_with_what_was_clicked(read, loop, width, is_open):
+    reader = read(loop, width=width, height=768)
+    drawer = reader.page.locator(".gsl-drawer")
+    assert drawer.is_visible() is is_open
+    before = reader.js(PLACES)
+    reader.click("spin")
+    assert drawer.is_visible()
+    assert "spin" in reader.text("details")
+    assert reader.js(PLACES) == before
+    reader.press("Escape")
+    assert drawer.is_visible() is is_open, "what a click opened goes with it"
+    assert reader.js(PLACES) == before
+
+
+def test_the_drawer_that_was_shut_opens_again_with_time_in_its_place(read, loop):
+    reader = read(loop, width=1366, height=768)
+    reader.press("Escape")
+    assert not reader.page.locator(".gsl-drawer").is_visible()
+    assert reader.js("[w.x0, w.x1]") == reader.js("(({ start, end }) => [start, end])(w.fullRange())"), (
+        "the picture has all room"
+    )
+    before = reader.js(PLACES)
+    reader.click("spin")
+    assert reader.page.locator(".gsl-drawer").is_visible()
+    assert reader.js(PLACES) == before
+    # What is clicked where the drawer then is stays in sight.
+    reader.press("Escape")
+    last = reader.js("s.row(w.tables.rows.findIndex((_, row) => s.row(row).length)).length") - 1
+    reader.click("spin", 2 * last + 1)
+    assert reader.pinned()[1] < reader.window()[1]
+    assert reader.frame()[2] < reader.box("drawer")[0]
+
+
+def test_all_of_the_drawer_scrolls_as_one(read):
+    reader = read(planted.record(missing_wait), height=420)
+    reader.press("t")
+    scrolling = reader.page.evaluate(
+        """[...document.querySelectorAll(".gsl-viewer *")].filter(node => node.scrollHeight > node.clientHeight + 1
+        && ["auto", "scroll"].includes(getComputedStyle(node).overflowY)).map(node => node.className)"""
+    )
+    assert scrolling == ["gsl-drawer"]
+
+
+def test_each_click_on_show_goes_to_the_next_place_with_the_work_in_front(read, loop):
     reader = read(loop)
     first, second = loop.explain().findings
-    buttons = reader.page.locator(".gsl-reason")
+    shows, heads = reader.page.locator(".gsl-go"), reader.page.locator(".gsl-reason")
     for place in (0, 1):
-        buttons.nth(0).click()
+        assert shows.nth(0).inner_text() == f"Show {place + 1} of 4"
+        shows.nth(0).click()
         reader.settle()
         late = first.pieces
         assert shown_rows(reader) == [late.row[place], late.other_row[place], late.call_row[place]]
         assert reader.js("s.row(w.pinned.row).place[w.pinned.index]") == late.row[place]
         begin, end = reader.js("[w.x0, w.x1]")
         assert begin < start_of(loop, late.other_row[place]) < start_of(loop, late.row[place]) < end
-        assert buttons.nth(0).get_attribute("aria-pressed") == "true"
-    # The figures are those of the piece that is shown.
+        assert heads.nth(0).get_attribute("aria-pressed") == "true"
+    # The figures are those of the place that is shown.
     alone = loop.explain(int(first.pieces.row[1])).findings[0]
-    assert alone.text in reader.text("why")
-    buttons.nth(1).click()
+    assert alone.text in reader.text("findings")
+    reader.page.locator(".gsl-findings summary").first.click()
+    shows.nth(1).click()
     reader.settle()
-    assert [buttons.nth(k).get_attribute("aria-pressed") for k in (0, 1)] == ["false", "true"]
+    assert [heads.nth(k).get_attribute("aria-pressed") for k in (0, 1)] == ["false", "true"]
     assert shown_rows(reader)[0] == second.row
 
 
@@ -107,7 +212,7 @@ def test_a_sign_is_clicked_and_tells_its_finding_under_the_pointer(read, loop):
     first, second = loop.explain().findings
     reader.page.mouse.move(*sign_of(reader, loop, second))
     reader.settle()
-    assert reader.tip().split("\n")[0] == f"2. {second.head}"
+    assert reader.tip().split("\n")[0] == f"2. {CAUSE_TITLES[second.code]}"
     assert second.text in reader.tip()
     reader.page.mouse.click(*sign_of(reader, loop, first, 3))
     reader.settle()
@@ -162,8 +267,8 @@ def test_keys_go_through_the_findings_and_esc_leaves(read, loop):
     assert found[0].text in reader.page.locator(".gsl-status").inner_text()
     reader.press("Escape")
     assert reader.js("[w.reason, w.pinned]") == [None, None]
-    # Tab reaches each finding, and Enter shows it.
-    reader.page.locator(".gsl-reason").nth(1).focus()
+    # Tab reaches each finding, and Enter shows it; what is folded was unfolded when it was shown.
+    reader.page.locator(".gsl-go").nth(1).focus()
     reader.press("Enter")
     assert shown_rows(reader)[0] == found[1].row
     # Who goes on to another span is done with the reason.
@@ -184,9 +289,9 @@ def test_the_reason_that_is_chosen_is_scrolled_into_view_and_has_the_focus_of_th
     count = reader.page.locator(".gsl-reason").count()
     reader.js("w.set('reason', {number: argument, place: 0})", count)
     reader.settle()
-    assert reader.js("document.activeElement === [...document.querySelectorAll('.gsl-reason')].at(-1)")
+    assert reader.js("Number(document.activeElement.closest('.gsl-found-one').dataset.number)") == count
     own, lists = reader.js(
-        """[v.panels.querySelector('.gsl-reasons > li:last-child'), v.panels].map(node => node.getBoundingClientRect())
+        """[document.activeElement, v.drawer.element].map(node => node.getBoundingClientRect())
         .map(({top, bottom}) => [top, bottom])"""
     )
     assert own[0] >= lists[0] - 1
@@ -204,7 +309,7 @@ def test_a_click_on_a_gap_tells_how_long_what_came_next_what_for_and_why(read):
     said = reader.text("gap")
     assert f"({idle_ns:,} ns)" in said
     assert IDLE_TEXTS[0] in said
-    for text in (finding.head, finding.text, finding.fix):
+    for text in (CAUSE_TITLES[finding.code], finding.text, finding.fix):
         assert text in said
     assert reader.js("w.pinned") is None
     # Its finding, and what came next, are links.
@@ -273,7 +378,7 @@ def test_hidden_work_keeps_its_sign_and_its_words(read, loop):
     reader = read(loop)
     reader.js("w.set('hiddenNames', new Set([w.tables.names.indexOf('spin')]))")
     reader.settle()
-    reader.page.locator(".gsl-reason").first.click()
+    reader.page.locator(".gsl-go").first.click()
     reader.settle()
     assert shown_rows(reader)[:2] == [None, None]
     assert reader.js("[w.x0, w.x1]")[0] < start_of(loop, loop.explain().findings[0].row)
@@ -287,17 +392,15 @@ def test_hidden_work_keeps_its_sign_and_its_words(read, loop):
         pytest.param(make_trace([("a", "x", 0, MS)]), "one stream, so nothing can overlap", id="one stream"),
     ],
 )
-def test_of_less_than_two_streams_the_panel_is_one_line(read, trace, line):
+def test_of_less_than_two_streams_one_line_is_said(read, trace, line):
     reader = read(trace)
-    assert reader.text("why").split() == ["Why?", *line.split()]
-    assert reader.box("why")[3] < 45
+    assert reader.text("findings").split() == ["Findings", *line.split()]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (700, "dark")])
 def test_a_hundred_streams_fit_the_window(read, width, scheme):
     reader = read(random_trace(2_000, 100), width=width, color_scheme=scheme)
     assert reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert "100 streams" not in reader.text("why")
     assert reader.errors == []
 
 
@@ -364,20 +467,27 @@ def test_a_gap_says_how_long_it_is_where_there_is_room(read):
     assert not [text for text in written(reader) if text.startswith("idle")]
 
 
-def test_the_button_brings_a_panel_that_is_out_of_sight_into_view(read):
-    reader = read(random_trace(2_000, 100), height=360)
-    button, panel = reader.page.locator(".gsl-why-button"), reader.page.locator(".gsl-why")
-    assert panel.bounding_box()["y"] > 340  # at most a rim of it is seen
-    button.click()
-    reader.page.wait_for_function("document.querySelector('.gsl-why').getBoundingClientRect().top < innerHeight - 20")
-    assert panel.is_visible()
-
-
-def test_the_button_hides_and_shows_the_panel(read, loop):
+def test_the_button_shuts_and_opens_the_drawer(read, loop):
     reader = read(loop)
-    button = reader.page.locator(".gsl-why-button")
+    button = reader.page.locator(".gsl-findings-button")
+    assert button.inner_text() == "Findings 1"
     for is_shown in (False, True):
         button.click()
         reader.settle()
-        assert reader.page.locator(".gsl-why").is_visible() == is_shown
-        assert button.get_attribute("aria-pressed") == str(is_shown).lower()
+        assert reader.page.locator(".gsl-drawer").is_visible() == is_shown
+        assert button.get_attribute("aria-expanded") == str(is_shown).lower()
+
+
+def test_tab_goes_from_the_picture_through_the_drawer_and_its_button_gives_the_focus_back(read, loop):
+    reader = read(loop)
+    reader.page.locator(".gsl-viewer").focus()
+    focused = []
+    for _ in range(30):
+        reader.press("Tab")
+        focused.append(reader.page.evaluate("document.activeElement.className.split(' ')[0]"))
+    within = ["gsl-drawer", "gsl-shut", "gsl-reason", "gsl-go"]
+    assert [name for name in focused if name in within][:4] == within
+    reader.page.locator(".gsl-shut").focus()
+    reader.press("Enter")
+    assert not reader.page.locator(".gsl-drawer").is_visible()
+    assert reader.js("document.activeElement === v.element")

@@ -13,7 +13,7 @@ from gpustreamlab.draw import _html as viewer
 
 FOLDER = Path(viewer.__file__).parent / "viewer"
 ORIGIN = "http://localhost/"
-MODULES = ("arrays.js", "columns.js", "lod.js", "store.js", "totals.js", "unions.js")
+MODULES = ("arrays.js", "card.js", "columns.js", "lod.js", "store.js", "totals.js", "unions.js")
 BELOW = ("rows.js", "steps.js")
 """What these import: the engine knows no picture."""
 

@@ -264,13 +264,13 @@ class TestToolsRows:
         lab.synchronize()
         feed.find(is_last=True)
         feed.refresh()
-        assert "at once" not in feed.snapshot().facts["tables"]["header"]["sentence"]
+        assert "at once" not in feed.snapshot().facts["tables"]["header"]["finding"]
         with lab.on("compute", "mine, too"):
             spin(lab, 1_000_000)
         lab.synchronize()
         feed.find(is_last=True)
         feed.refresh()
-        assert "at once" in feed.snapshot().facts["tables"]["header"]["sentence"]
+        assert "at once" in feed.snapshot().facts["tables"]["header"]["finding"]
 
 
 def run_long_and_short(lab, *looks):

@@ -9,7 +9,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Node, Session, Trace, workloads
-from gpustreamlab.draw import band_steps, plan_groups, plan_scene, timeline_svg
+from gpustreamlab.draw import plan_groups, plan_scene, timeline_svg
 from gpustreamlab.errors import (
     BackendNotFoundError,
     DeviceNotFoundError,
@@ -353,7 +353,7 @@ def test_a_picture_groups_the_streams_of_a_node_by_card_and_partition():
     assert groups[0].detail == "H200 (simulated)"
 
 
-def test_sms_at_work_are_those_of_all_cards():
+def test_each_card_of_a_node_has_its_sms_above_the_lanes():
     with Node(backend="sim") as node:
         node[0].partition(prefill=96)
         node.stream("prefill", partition="prefill")
@@ -365,8 +365,11 @@ def test_sms_at_work_are_those_of_all_cards():
         trace = node.trace
     scene = plan_scene(trace)
     assert scene.sm_count == 264
-    assert [sms.max() for _, sms in band_steps(trace, scene.bands, scene.zero_ns)] == [96, 132]
-    assert ">264 SMs<" in timeline_svg(trace)
+    assert [(row.label, row.most) for row in scene.card_rows if row.kind == "sms"] == [
+        ("GPU 0 · 132 SMs", 132),
+        ("GPU 1 · 132 SMs", 132),
+    ]
+    assert ">GPU 1 · 132 SMs<" in timeline_svg(trace)
 
 
 def test_streams_of_two_processes_are_not_taken_for_one():

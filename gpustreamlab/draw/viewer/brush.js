@@ -153,7 +153,6 @@ export function laneHue(tables, by, lane) {
 export const SHADES = 16, DIM_SHADE = 3
 export const openShade = ({isDark}) => isDark ? 6 : 3 // Of what is queued or running: nobody knows which.
 export const OPEN_STRIP = 0.4 // Opacity of a strip that counts such: as pale as the bars that it counts.
-export const LEAST_SHADE = 12 // Of a little load: it stands out from the paper.
 
 // A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
 const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))

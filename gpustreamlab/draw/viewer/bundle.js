@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5c8cc266d56fde927fe1e04ac55597a0c47e3000b9f78ce75013775bdbb2c87f
+// Made by scripts/bundle_viewer.py. 527950c8612f9196aa9765438bb21420270ef389f81464eb0fbc473737127bbe
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -29,7 +29,7 @@ var gpustreamlab = (() => {
     Viewer: () => Viewer,
     binWidth: () => binWidth,
     boxOf: () => boxOf2,
-    busyPeak: () => busyPeak,
+    cardLayers: () => cardLayers,
     endOfHit: () => endOfHit,
     formatCount: () => formatCount,
     formatNs: () => formatNs,
@@ -44,6 +44,7 @@ var gpustreamlab = (() => {
     readBatch: () => readBatch,
     readKept: () => readKept,
     signAt: () => signAt,
+    stackLayers: () => stackLayers,
     timesOf: () => timesOf,
     totals: () => totals,
     unpackColumns: () => unpackColumns,
@@ -579,7 +580,7 @@ var gpustreamlab = (() => {
   }
   function themePlot(plot, theme) {
     const alpha = matchMedia("(forced-colors: active)").matches ? 0.25 : 0.7;
-    for (const axis of plot.below)
+    for (const axis of plot.above)
       axis.setv({ major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid });
     for (const part of plot.center)
       if (/Grid$/.test(part.type)) part.setv({ grid_line_color: theme.grid, grid_line_alpha: alpha });
@@ -721,7 +722,6 @@ var gpustreamlab = (() => {
   var DIM_SHADE = 3;
   var openShade = ({ isDark }) => isDark ? 6 : 3;
   var OPEN_STRIP = 0.4;
-  var LEAST_SHADE = 12;
   var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
   function clipTo(ctx, left, top, right, bottom, paint) {
     ctx.save();
@@ -994,7 +994,7 @@ var gpustreamlab = (() => {
       const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph] = detail;
       if (fullName && fullName !== nameOf(view, row.name[index])) facts.push(["in full", fullName]);
       const threads = block.some(Boolean) ? ` × ${sizesText(block)} threads` : "";
-      if (grid.some(Boolean)) facts.push(["grid", `${sizesText(grid)} blocks${threads}${smsText(view, row, index, grid)}`]);
+      if (grid.some(Boolean)) facts.push(...smsFacts(view, row, index, grid), ["grid", `${sizesText(grid)} blocks${threads}`]);
       if (registers) facts.push(["registers", `${registers} a thread`]);
       if (staticBytes + dynamicBytes) facts.push(["shared", sharedText(staticBytes, dynamicBytes)]);
       if (graph) facts.push(["graph", `launched by CUDA graph ${graph}`]);
@@ -1002,10 +1002,10 @@ var gpustreamlab = (() => {
     if (size) facts.push(["bytes", sizeText(view, row, index, size)]);
     return facts;
   }
-  function smsText({ tables }, row, index, grid) {
+  function smsFacts({ tables }, row, index, grid) {
     const code = row.partition[index], { device } = tables.lanes[row.lane];
     const sms = code ? tables.partitions[code]?.sms : tables.cards.find((card) => tables.cards.length === 1 || card.device === device)?.sms;
-    return sms ? `, on at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)} SMs` : "";
+    return sms ? [["SMs", `at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)}`]] : [];
   }
   function sizesText(sizes) {
     const last = sizes.findLastIndex((size) => size > 1);
@@ -1087,77 +1087,64 @@ var gpustreamlab = (() => {
   }
 
   // layout.js
-  var LEAST_SCALE = 0.7;
-  var LEAST_PX = 12;
-  var HOST_SHARE = 0.6;
-  var LARGEST_PX = 96;
   var FOLDED_PX = 16;
-  var HEAD_PX = 22;
-  var LAYER_GAP_PX = 3;
+  var LAYER_GAP_PX = 1;
   var PINNED_GAP_PX = 4;
   var AWAY_PX = -1e5;
-  var firstLayout = () => ({ memory: false, folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set() });
+  var firstLayout = () => ({ memory: false, idle: false, folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set() });
   var laneKey = ({ name, host }) => host ? `host ${name}` : name;
   var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
-  function layOut(planned, layout, { roomPx, mayGrow }) {
-    const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map((group) => group.top), ...planned.lanes.map((lane) => lane.top)) : 0;
+  function layOut(planned, layout, hasSpans) {
+    const { head_px: headPx, idle_px: idlePx } = planned;
     const places = placesFromTop(planned), groups = groupLanes(planned, places.keys()), keys = planned.lanes.map(laneKey);
     const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned2 = isIn("pinned");
     const isMemory = ([label]) => label === "memory", isShown = (part) => layout.memory || !isMemory(part);
-    const isHidden = (code) => isIn("hidden")(code) || planned.lanes[code].parts.length > 0 && !planned.lanes[code].parts.some(isShown);
-    const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isHidden(code));
+    const isIdle = (code) => planned.lanes[code].parts.length ? !planned.lanes[code].parts.some(isShown) : !planned.lanes[code].host && !hasSpans(code);
+    const isAway = (code) => isIn("hidden")(code) || !layout.idle && isIdle(code);
+    const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isAway(code));
     for (const group of groups) {
       group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group));
-      group.loose = group.lanes.filter((code) => !isHidden(code) && !isPinned2(code));
+      group.loose = group.lanes.filter((code) => !isAway(code) && !isPinned2(code));
       group.shown = group.isFolded ? [] : group.loose;
     }
-    const headed = groups.filter((group) => group.label && group.loose.length);
+    const headed = groups.filter((group) => group.label && (group.loose.length || group.letter && group.lanes.every(isIdle)));
     const order = [...pinned, ...groups.flatMap((group) => group.shown)];
-    const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum2, [, top, bottom]) => sum2 + bottom - top + LAYER_GAP_PX, 0);
+    const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum, [, top, bottom]) => sum + bottom - top + LAYER_GAP_PX, 0);
     const high = (code) => {
       const lane = planned.lanes[code];
-      return lane.bottom - lane.top - (layout.memory ? 0 : memoryPx(lane));
+      return isFolded(code) ? FOLDED_PX : Math.max(lane.bottom - lane.top - (layout.memory ? 0 : memoryPx(lane)), FOLDED_PX);
     };
-    const hostShare = planned.lanes.every((lane) => lane.host) ? 1 : HOST_SHARE, shareOf = (code) => planned.lanes[code].host ? hostShare : 1;
-    const sum = order.reduce((sums, code) => {
-      sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code) * shareOf(code);
-      return sums;
-    }, [0, 0]);
-    const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
-    const scale = fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
-    const scaleOf = (code) => Math.max(scale * shareOf(code), LEAST_PX / Math.max(1, high(code)));
     const lanes = planned.lanes.map((lane, code) => ({ ...lane, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
-    let y = marksPx;
+    let y = headPx;
     const put = (code, group) => {
-      const lane = lanes[code], isLow = isFolded(code);
-      Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scaleOf(code) });
-      if (!isLow) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
+      const lane = lanes[code];
+      Object.assign(lane, { group, folded: isFolded(code), top: y, bottom: y += high(code) });
+      if (!lane.folded) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
     };
-    const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scaleOf(code);
+    const moved = (code, px) => lanes[code].top + px - planned.lanes[code].top;
     const stripIn = ({ lane, ...strip }) => bordersIn(layout.memory ? lanes[lane] : { folded: true }, (px) => moved(lane, px), strip);
     for (const code of pinned) put(code, -1);
-    const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx;
+    const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : headPx;
     headed.forEach((group, place) => {
       group.place = place;
     });
     const boxes = [];
     for (const group of groups) {
       const top = y;
-      if (headed.includes(group)) y += HEAD_PX;
+      if (headed.includes(group)) y += group.head_bottom - group.top;
+      const headBottom = y;
       for (const code of group.shown) put(code, group.place ?? -1);
-      if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: top + HEAD_PX, bottom: y }));
+      if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: headBottom, bottom: y }));
     }
-    const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y };
+    const count = layout.idle ? 0 : [...places.keys()].filter((code) => isIdle(code) && !isIn("hidden")(code)).length;
+    const idle = count ? { top: y, bottom: y += idlePx, text: `${count} stream${count === 1 ? "" : "s"} without work` } : null;
+    const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y, idle };
     if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...stripIn(strip) }));
-    return { tables, order, pinnedPx, marksPx };
-  }
-  function fitScale({ rows }, wanted, mayGrow) {
-    const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1);
-    return Math.max(LEAST_SCALE, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1));
+    return { tables, order, pinnedPx };
   }
   function boxOf({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {
-    const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`;
-    return { label, fill, hatch, letter, isFolded, ...borders, detail: isFolded ? [count, detail].filter(Boolean).join(" · ") : detail };
+    const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`, said = isFolded ? count : loose.length ? "" : "no work";
+    return { label, fill, hatch, letter, isFolded, ...borders, detail: [said, detail].filter(Boolean).join(" · ") };
   }
   function placeRows(planned, lanes, moved) {
     const works = new Set(planned.rows.filter((row) => !row.pale && row.bottom > row.top).map((row) => row.lane));
@@ -1183,25 +1170,19 @@ var gpustreamlab = (() => {
   // view.js
   var LANES_MAX_PX = 520;
   var LANES_MIN_PX = 60;
-  var LANES_GAP_PX = 12;
-  var SMS_STRIP_PX = 66;
+  var LANES_GAP_PX = 6;
   var CAPTURE_STRIP_PX = 12;
+  var NO_HEAD = { card_rows: [], head_px: 0, idle_px: 18 };
   var MIN_WINDOW_NS = 10;
   var EMPTY_WINDOW_NS = 1e6;
-  var SEEN_PX = 12;
   var HIT_PX = 3;
   var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"]);
   var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
   function planParts(tables, roomPx) {
-    const strips = [], kinds = [...tables.bands.length ? [["sms", SMS_STRIP_PX]] : [], ...tables.capture?.shown ? [["capture", CAPTURE_STRIP_PX]] : []];
-    const stripsPx = kinds.reduce((sum, [, px]) => sum + LANES_GAP_PX + px, 0);
-    const lanesPx = Math.max(LANES_MIN_PX, Math.min(roomPx - stripsPx, Math.round(tables.height_px)));
-    let bottom = lanesPx;
-    for (const [kind, px] of kinds) {
-      strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
-      bottom += LANES_GAP_PX + px;
-    }
-    return { lanesPx, strips, stripsPx, innerPx: bottom };
+    const stripPx = tables.capture?.shown ? LANES_GAP_PX + CAPTURE_STRIP_PX : 0, headPx = tables.head_px;
+    const lanesPx = Math.max(headPx + LANES_MIN_PX, Math.min(roomPx - stripPx, Math.round(tables.height_px)));
+    const capture = stripPx ? { top: lanesPx + LANES_GAP_PX, bottom: lanesPx + stripPx } : null;
+    return { lanesPx, headPx, capture, innerPx: lanesPx + stripPx };
   }
   var View = class {
     constructor(tables, store) {
@@ -1210,13 +1191,14 @@ var gpustreamlab = (() => {
       this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
       this.scrollPx = 0;
       this.layout = firstLayout();
-      this.room = { innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false };
+      this.roomPx = LANES_MAX_PX;
       this.lane = null;
       this.pane = null;
       for (const group of FILTER_KEYS) this[group] = /* @__PURE__ */ new Set();
       this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
       this.gap = this.reason = null;
       this.why = tables.why ?? null;
+      this.lit = null;
       this.notes = [];
       this.found = null;
       this.strayCount = 0;
@@ -1226,19 +1208,17 @@ var gpustreamlab = (() => {
       this.nowNs = 0;
       this.openWork = [];
       this.painted = null;
-      this.peak = {};
       this.kept = /* @__PURE__ */ new Map();
       this.adoptTables(tables);
       this.fit();
     }
-    adoptTables(planned) {
-      this.planned = planned;
+    adoptTables(told) {
+      const planned = this.planned = { ...NO_HEAD, ...told };
       this.laneRows = planned.lanes.map(() => []);
       planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
-      const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.fitPx - stripsPx };
-      const { tables, order, pinnedPx, marksPx } = layOut(planned, this.layout, room);
+      const { tables, order, pinnedPx } = layOut(planned, this.layout, (code) => this.hasSpans(code));
       Object.assign(this, { tables, laneOrder: order, pinnedPx });
-      this.parts = { ...planParts(tables, this.room.innerPx), headPx: marksPx };
+      this.parts = planParts(tables, this.roomPx);
       this.lanesPx = this.parts.lanesPx;
       this.scrollPx = this.clampScroll(this.scrollPx);
     }
@@ -1254,14 +1234,13 @@ var gpustreamlab = (() => {
       keys[isIn ? "add" : "delete"](key);
       this.arrange({ [set]: keys });
     }
-    setRoom(innerPx, mayGrow) {
-      if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return;
-      const isOpen = this.pinned || this.gap || this.selection;
-      this.room = { innerPx, mayGrow, fitPx: Math.max(innerPx, isOpen ? this.room.fitPx : 0) };
-      const { tables: { height_px: before }, lanesPx, pinned } = this;
+    setRoom(roomPx) {
+      if (this.roomPx === roomPx) return;
+      const { lanesPx, pinned } = this;
+      this.roomPx = roomPx;
       this.adoptTables(this.planned);
-      if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].top - this.scrollPx > this.lanesPx - SEEN_PX) this.scrollToRow(pinned.row);
-      if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables");
+      if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].bottom - this.scrollPx > this.lanesPx) this.scrollToRow(pinned.row);
+      if (this.lanesPx !== lanesPx) this.emit("data", "tables");
     }
     // Show a lane that is hidden, or whose group is folded.
     reveal(code) {
@@ -1297,10 +1276,13 @@ var gpustreamlab = (() => {
       if (!rows.length) return this.extent();
       return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
     }
+    // Whether anything ran, or has begun, on a lane.
+    hasSpans(lane) {
+      return this.laneRows[lane].some((code) => this.store.ownRow(code)?.length) || this.openWork.some(([open]) => open === lane);
+    }
     // Codes of the streams on which anything ran.
     usedStreams() {
-      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
-      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
+      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && this.hasSpans(lane));
     }
     // How far a window may reach.
     bounds() {
@@ -1403,7 +1385,7 @@ var gpustreamlab = (() => {
       this.set("pinned", { row, index });
     }
     scrollToRow(row) {
-      const { top, bottom } = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
+      const { top, bottom } = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 20 : 0);
       if (top < this.pinnedPx) this.scrollTo(this.scrollPx);
       else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
       else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
@@ -1426,6 +1408,11 @@ var gpustreamlab = (() => {
       this.emit("data", "tables");
     }
     appended() {
+      if (this.tables.idle && this.planned.lanes.some((_, code) => !this.laneOrder.includes(code) && this.hasSpans(code))) {
+        const { laneOrder } = this;
+        this.adoptTables(this.planned);
+        if (this.laneOrder.length !== laneOrder.length) this.emit("data", "tables");
+      }
       this.emit("data", "spans");
     }
   };
@@ -1888,56 +1875,6 @@ var gpustreamlab = (() => {
       return this.rebuild(t, unions.map((union) => togglesFrom(union, t, 1, -1)));
     }
   };
-  var SmStack = class extends StepSeries {
-    constructor(shape, slots, tables) {
-      super(tables.bands.length);
-      Object.assign(this, { shape, cards: tables.cards, bandCount: tables.bands.length });
-      const sizes = /* @__PURE__ */ new Map();
-      for (const { device, sms: ofCard } of tables.cards) {
-        for (const [code, { band, sms }] of tables.partitions.entries()) {
-          const slot = `${device} ${slots[code]}`;
-          if (band >= 0) sizes.set(slot, { slot, band, device, sms: code ? sms : ofCard });
-        }
-      }
-      this.sizes = [...sizes.values()];
-      this.sets = [];
-      this.setNumbers = /* @__PURE__ */ new Map();
-      this.numberOf([]);
-      this.moves = /* @__PURE__ */ new Map();
-    }
-    heightOf(set, band) {
-      return this.sets[set].heights[band];
-    }
-    update(t, unions) {
-      return this.rebuild(t, this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place, place)));
-    }
-    /** The set when a partition of another one begins or ends to be busy. */
-    next(set, number) {
-      const key = set * this.sizes.length + number;
-      let next = this.moves.get(key);
-      if (next === void 0) {
-        const { busy } = this.sets[set];
-        next = this.numberOf(busy.includes(number) ? busy.filter((one) => one !== number) : [...busy, number].sort((a, b) => a - b));
-        this.moves.set(key, next);
-      }
-      return next;
-    }
-    numberOf(busy) {
-      const name = busy.join();
-      if (!this.setNumbers.has(name)) this.setNumbers.set(name, this.sets.push({ busy, heights: this.stackedUp(busy) }) - 1);
-      return this.setNumbers.get(name);
-    }
-    /** From the bottom band up, each gets at most what is left of its card. */
-    stackedUp(busy) {
-      const heights = new Float64Array(this.bandCount), left = new Map(this.cards.map(({ device, sms }) => [device, sms]));
-      for (const { band, sms, device } of busy.map((number) => this.sizes[number]).sort((one, other) => one.band - other.band)) {
-        const had = Math.min(sms, left.get(device));
-        heights[band] += had;
-        left.set(device, left.get(device) - had);
-      }
-      return heights;
-    }
-  };
   function togglesFrom(union, t, begins, ends) {
     const length = union?.length ?? 0, first = union ? lowerBound(union.end, t, 0, length) : 0;
     const time = new Float64Array(2 * (length - first)), number = new Int32Array(time.length);
@@ -2001,13 +1938,6 @@ var gpustreamlab = (() => {
       this.lanesFrom = Infinity;
       return this.steps;
     }
-    smStack() {
-      const { tables } = this, changedNs = this.updateSlots();
-      const shape = JSON.stringify([this.slots, tables.bands.length, tables.cards]);
-      if (this.stack?.shape !== shape) this.stack = new SmStack(shape, this.slots, tables).update(-Infinity, this.slotUnions);
-      else if (changedNs < Infinity) this.stack.update(changedNs, this.slotUnions);
-      return this.stack;
-    }
     reset(counted) {
       this.counted = counted;
       this.evictions = this.store.evictions;
@@ -2063,27 +1993,6 @@ var gpustreamlab = (() => {
       }
       return list;
     }
-    /** Take in what was appended; return the time from which on something changed. */
-    updateSlots() {
-      if (this.slotsVersion === this.store.version) return Infinity;
-      this.slotsVersion = this.store.version;
-      const fresh = /* @__PURE__ */ new Map();
-      for (const row of this.store.rows) {
-        const from = row.seen.partition, codes = new Set(row.partition.subarray(from, row.length));
-        const device = this.tables.cards.length > 1 ? this.tables.lanes[row.lane]?.device : this.tables.cards[0].device;
-        for (const code of codes) pushTo(fresh, this.slots[code] && `${device} ${this.slots[code]}`, this.countedIntervals(row, from, code));
-        row.seen.partition = row.length;
-      }
-      let changedNs = Infinity;
-      for (const [slot, lists] of fresh) {
-        const list = uniteAll(lists);
-        if (!list.length) continue;
-        if (!this.slotUnions.has(slot)) this.slotUnions.set(slot, new Intervals());
-        this.slotUnions.get(slot).add(list);
-        changedNs = Math.min(changedNs, list.start[0]);
-      }
-      return changedNs;
-    }
   };
   function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
     const windows = (capture?.windows ?? []).map(([start, end], place, all) => place < all.length - 1 ? `${start}-${end}` : start);
@@ -2110,11 +2019,6 @@ var gpustreamlab = (() => {
     if (steps) steps.addIntegrals(x0, x1, [lanes]);
     else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
     return { lanes: scaled(lanes, n / (x1 - x0)) };
-  }
-  function smShares(store, tables, x0, x1, n) {
-    const bands = tables.bands.map(() => new Float64Array(n));
-    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
-    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
   }
   var scaled = (values, factor) => values.map((value) => value * factor);
   function addCoverage(union, x0, x1, columns) {
@@ -2239,7 +2143,7 @@ var gpustreamlab = (() => {
     const when = end > start ? `${formatNs(start)} to ${formatNs(end)}` : formatNs(start);
     const text = note.stream === null ? when : `${when}, ${note.stream}`;
     const lane = view.tables.lanes.findIndex(({ name }) => name === note.stream);
-    return { kind: "note", head: note.text, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] };
+    return { kind: "note", head: note.text, code: "", gain: "", lines: [], folds: false, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] };
   }
   function findSpan({ store, laneRows }, lane, start, number) {
     for (const row of laneRows[lane] ?? []) {
@@ -2253,10 +2157,15 @@ var gpustreamlab = (() => {
     const { reason } = view;
     return reason ? reasonsOf(view).findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
   }
+  function choosePieces(view, pieces) {
+    view.set("pinned", null);
+    view.set("reason", { number: pieces[0].number, place: 0 });
+    if (!pieces.some(({ start, end }) => start <= view.x1 && end >= view.x0)) view.fit();
+  }
   function showPiece(view, { number, place, lane, since, start, end, late, other }) {
     if (late) view.show(late.row, late.index);
     else view.set("pinned", null);
-    view.set("reason", { number, place });
+    view.set("reason", { number, place, isShown: true });
     const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? end, startOf(view, other) ?? since, endOf(view, other) ?? start];
     const far = 3 * (start - since || lateEnd - start);
     const from = Math.max(Math.min(since, otherStart), since - far), to = Math.min(Math.max(lateEnd, otherEnd), start + far);
@@ -2272,51 +2181,42 @@ var gpustreamlab = (() => {
     if (bottom - top <= view.lanesPx) view.scrollTo((top + bottom - view.lanesPx) / 2);
   }
 
-  // why_panel.js
+  // findings.js
+  var BREAKS = /(?<=\))(?=\.)/;
   var ASKED = "Asked: the kernel answers when it is not busy.";
-  var HINT = "Click a reason, its sign in the picture, or a gap of a lane.";
-  var MORE_HINT = " Hollow signs are more of the same reason, +n stands for n more.";
-  function addWhy(viewer) {
-    const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
-    viewer.panels.prepend(panel);
-    const state = { isShown: true, isAsked: false };
+  function addFindings(viewer) {
+    const { view, drawer, commands } = viewer, section = drawer.add("findings", "Findings"), state = { isAsked: false, foldsOpen: false };
     const ask = viewer.askWhy && (() => {
-      Object.assign(state, { isAsked: true, isShown: true });
+      state.isAsked = true;
       viewer.askWhy();
-      show();
+      show(true);
     });
-    const toggle = async () => {
-      if (!isTold(view) && ask) return ask();
-      if (!panel.hidden && !await isSeen(panel)) return panel.scrollIntoView({ block: "nearest" });
-      state.isShown = !state.isShown;
-      show();
-    };
-    const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
+    const toggle = () => !isTold(view) && ask ? ask() : drawer.toggle();
+    const button = makeButton("Findings", { label: "Findings, and details of what is selected", class: "gsl-findings-button", "aria-expanded": "false", onclick: toggle });
     viewer.tools.append(button);
-    function show() {
-      button.hidden = !view.why && !ask && !view.notes.length;
-      panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length);
-      button.setAttribute("aria-pressed", String(!panel.hidden));
-      panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
+    function show(isAskedFor = false) {
+      const nodes = sectionNodes(viewer, state, ask), count = state.isAsked ? 0 : reasonsOf(view).findings.filter(({ folds }) => !folds).length;
+      button.textContent = count ? `Findings ${formatCount(count)}` : ask && !view.why ? "Why?" : "Findings";
+      drawer.fill(section, nodes, isAskedFor);
       press();
     }
-    const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
-      const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
-      const [button2, says, does] = item.children;
-      button2.setAttribute("aria-pressed", String(isShown));
-      if (isShown) showItem(item, button2);
-      says.textContent = text;
-      does.textContent = fix;
+    const items = () => section.querySelectorAll(".gsl-found-one");
+    const press = () => items().forEach((item) => {
+      const number = Number(item.dataset.number), isShown = view.reason?.number === number, place = isShown ? view.reason.place : 0;
+      const { pieces } = reasonsOf(view).findings[number - 1], { text, fix } = pieces[place];
+      item.querySelector(".gsl-reason").setAttribute("aria-pressed", String(isShown));
+      item.querySelector(".gsl-says").textContent = text;
+      item.querySelector(".gsl-fix").textContent = fix;
+      const next = isShown && view.reason.isShown ? place + 1 : place;
+      item.querySelector(".gsl-go").textContent = pieces.length > 1 ? `Show ${next % pieces.length + 1} of ${formatCount(pieces.length)}` : "Show";
+      if (isShown) bring(item);
     });
-    function showItem(item, button2) {
-      if (item.parentElement.contains(document.activeElement)) button2.focus({ preventScroll: true });
-      for (const list of [item.parentElement, viewer.panels]) {
-        const own = item.getBoundingClientRect(), { top, bottom } = list.getBoundingClientRect();
-        list.scrollTop += own.top < top ? own.top - top : Math.max(0, Math.min(own.bottom - bottom, own.top - top));
-      }
+    function bring(item) {
+      const folds = item.closest("details"), focused = document.activeElement;
+      if (folds) folds.open = true;
+      drawer.bring(item);
+      if (section.contains(focused) && !item.contains(focused)) item.querySelector(".gsl-reason").focus({ preventScroll: true });
     }
-    const commands = viewer.commands;
     commands.askWhy = ask;
     commands.nextReason = () => {
       if (!view.why && ask) return ask();
@@ -2329,28 +2229,28 @@ var gpustreamlab = (() => {
       if (property === "why") state.isAsked = false;
       if (property === "why" || property === "notes") show();
       else if (property === "reason") press();
-      else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
+      else if (property === "drawer") button.setAttribute("aria-expanded", String(drawer.isOpen));
+      else if (property === "pinned" && view.reason && view.pinned && !isPinned(view, shownPiece(view))) view.set("reason", null);
     });
     show();
   }
-  var isSeen = (element) => new Promise((done) => {
-    const watch = new IntersectionObserver(([{ intersectionRect: seen, boundingClientRect: own }]) => {
-      watch.disconnect();
-      done(seen.height >= Math.min(40, own.height / 2));
-    });
-    watch.observe(element);
-  });
   var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
-  function panelNodes(viewer, { isAsked }, ask) {
-    const { view } = viewer;
+  function sectionNodes(viewer, { isAsked }, ask) {
+    const { view } = viewer, { line = "", notes = [], more = 0, bound = [] } = view.why ?? {};
+    if (isAsked) return [makeNode("h3", { text: "Findings" }), makeNode("p", { text: ASKED })];
+    const { findings } = reasonsOf(view), list = (some) => makeNode("ol", { class: "gsl-list-of-findings" }, ...some.map((finding) => findingNode(viewer, finding)));
+    if (!view.why && !findings.length) return [];
+    const open = findings.filter(({ folds: folds2 }) => !folds2), folded = findings.filter(({ folds: folds2 }) => folds2);
     const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
-    const head2 = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again);
-    if (isAsked) return [head2];
-    const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {};
-    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT + (findings.some(({ pieces }) => pieces.length > 1) ? MORE_HINT : "")] : [], ...notes];
-    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(viewer, finding)));
-    const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
-    return [head2, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+    const folds = (summary, ...nodes) => makeNode("details", {}, makeNode("summary", { text: summary }), ...nodes);
+    const rest = more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [];
+    return [
+      makeNode("header", {}, makeNode("h3", { text: "Findings" }), again),
+      ...open.length ? [list(open)] : [makeNode("p", { text: line, dir: "auto" })],
+      ...bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" })),
+      ...folded.length ? [folds(`${formatCount(folded.length)} more without a known gain`, list(folded))] : [],
+      ...notes.length || rest.length || open.length && line ? [folds("How this was found", ...[...open.length ? [line] : [], ...rest, ...notes].map((text) => makeNode("p", { class: "gsl-note", text, dir: "auto" })))] : []
+    ];
   }
   function signButton({ head: head2, kind = "cause", sign }, label, onclick) {
     const button = makeButton(head2, { label, class: "gsl-reason", dir: "auto", onclick });
@@ -2358,16 +2258,24 @@ var gpustreamlab = (() => {
     return button;
   }
   function findingNode(viewer, finding) {
-    const { head: head2, number, note } = finding;
-    const { view, figureElement: figure } = viewer, commands = viewer.commands;
-    const go = () => {
-      const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
-      showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
-      const { bottom, height } = figure.getBoundingClientRect();
-      if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
-    };
+    const { head: head2, number, note, gain, count, code, lines } = finding, { view, commands } = viewer;
+    const now = () => reasonsOf(view).findings[number - 1].pieces;
+    const light = () => view.reason?.number === number ? view.set("reason", null) : choosePieces(view, now());
+    const go = () => showPiece(view, now()[view.reason?.number === number && view.reason.isShown ? (view.reason.place + 1) % now().length : 0]);
+    const facts = [gain, count > 1 ? `${formatCount(count)} times` : ""].filter(Boolean).join(" · ");
+    const text = lines.join("\n"), copy = lines.length ? makeButton("Copy", { label: `Copy ${text}`, onclick: () => copyText(text, copy, box) }) : null;
+    const box = lines.length ? makeNode("div", { class: "gsl-lines" }, makeNode("code", { dir: "ltr" }, ...text.split(BREAKS).flatMap((part, at) => at ? [makeNode("wbr"), part] : [part])), copy) : null;
     const own = note ? [makeButton("Edit", { label: `Edit the note ${head2}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head2}`, onclick: () => commands.dropNote(note) })] : [];
-    return makeNode("li", {}, signButton(finding, head2, go), makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own);
+    return makeNode(
+      "li",
+      { class: "gsl-found-one", "data-number": number },
+      signButton(finding, head2, light),
+      facts || code ? makeNode("p", { class: "gsl-gain" }, facts && `${facts} `, code ? makeNode("small", { text: code, dir: "auto" }) : null) : null,
+      makeNode("p", { class: "gsl-says", dir: "auto" }),
+      box,
+      makeNode("p", { class: "gsl-fix", dir: "auto" }),
+      makeNode("div", { class: "gsl-does" }, makeButton("Show", { label: `Show where: ${head2}`, class: "gsl-go", onclick: go }), ...own)
+    );
   }
 
   // gaps.js
@@ -2390,9 +2298,7 @@ var gpustreamlab = (() => {
   }
   function addGaps(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true });
-    viewer.panels.append(panel);
-    const show = () => showGap(viewer, panel);
+    const section = viewer.drawer.add("gap", "Details of the gap"), show = () => showGap(viewer, section);
     view.on("look", (property) => {
       if (property === "pinned" && view.pinned && view.gap) view.set("gap", null);
       else if (property === "gap" || property === "why" && view.gap) show();
@@ -2401,11 +2307,9 @@ var gpustreamlab = (() => {
       if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null);
     });
   }
-  function showGap(viewer, panel) {
-    const { view } = viewer, { gap } = view;
-    panel.hidden = !gap;
-    panel.replaceChildren();
-    if (!gap) return;
+  function showGap(viewer, section) {
+    const { view, drawer } = viewer, { gap } = view;
+    if (!gap) return drawer.fill(section, []);
     const title = `idle ${exactTime(gap.end - gap.start)}`, why = gapReasons(viewer, gap);
     const word = reasonsOf(view).gapWords.get(`${gap.lane} ${gap.end}`);
     const facts = [["stream", laneText(view.tables.lanes[gap.lane])], ["from", exactTime(gap.start)], ["to", exactTime(gap.end)], ...word ? [["idle for", word]] : []];
@@ -2414,7 +2318,7 @@ var gpustreamlab = (() => {
       view.set("gap", null);
       viewer.focus();
     } });
-    panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why);
+    drawer.fill(section, [makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why], true);
     viewer.announce([title, ...facts.map((pair) => pair.join(" ")), ...why.map((node) => node.textContent)].join(", "));
   }
   function workBehind({ store, tables, laneRows }, { lane, end }) {
@@ -2461,6 +2365,140 @@ var gpustreamlab = (() => {
       return next < union.length && union.start[next] < end;
     });
   }
+
+  // card.js
+  var SUM_SPANS2 = 8;
+  var MOST_CELLS = 24e3;
+  var MANY_SPANS = 2e4;
+  var WIDER = 3;
+  var SIGNS2 = { in: /htod/i, out: /dtoh/i, peer: /ptop/i };
+  var WAYS = Object.keys(SIGNS2);
+  var uses = /* @__PURE__ */ new WeakMap();
+  function cardLayers(store, tables, row, x0, x1, columns, keyOf2 = (lane) => lane) {
+    let use = uses.get(store);
+    if (!use) uses.set(store, use = new CardUse(store));
+    const parts = use.parts(tables, row.kind).filter((part) => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device);
+    const seen = parts.reduce((sum, { start, length }) => sum + lowerBound(start, x1, 0, length) - lowerBound(start, x0, 0, length), 0);
+    const most = Math.floor(MOST_CELLS / Math.max(1, parts.length)), count = Math.max(1, Math.min(Math.ceil(seen > MANY_SPANS ? columns / WIDER : columns), most));
+    const layers = /* @__PURE__ */ new Map();
+    for (const part of parts) {
+      const lane = part.row.lane, band = row.kind === "sms" ? tables.partitions[part.code]?.band ?? -1 : -1, key = `${band} ${keyOf2(lane, band)}`;
+      if (!layers.has(key)) layers.set(key, { lane, band, mean: new Float64Array(count) });
+      addCoverage(part, x0, x1, layers.get(key).mean);
+    }
+    const scale = count / (x1 - x0), place = ({ band, lane }) => (band < 0 ? 1e9 : band * 1e5) + (tables.lanes[lane].place ?? lane);
+    for (const { mean } of layers.values()) for (let column = 0; column < count; column++) mean[column] = Math.max(0, mean[column] * scale);
+    return [...layers.values()].sort((one, other) => place(one) - place(other));
+  }
+  function stackLayers(layers, own, most) {
+    const count = layers[0]?.mean.length ?? 0, bands = own[0]?.length ?? 0, areas = [], free = [];
+    const plus = (low, values) => low.map((sms, column) => sms + values[column]), less = (high, values) => high.map((sms, column) => sms - values[column]);
+    let base = new Float64Array(count);
+    for (let band = 0; band < bands; band++) {
+      let high = base;
+      const limit = base.map((_, column) => own[column][band] || most);
+      for (const [layer, sms] of sharedOut(layers.filter((layer2) => layer2.band === band), limit)) areas.push([layer, high, high = plus(high, sms)]);
+      const next = high.map((sms, column) => Math.max(sms, base[column] + own[column][band]));
+      free.push([high, next]);
+      base = next;
+    }
+    free.push([base, base.map((sms) => Math.max(sms, most))]);
+    const room = free.reduce((sums, [low, top]) => plus(sums, less(top, low)), new Float64Array(count));
+    for (const [layer, sms] of sharedOut(layers.filter(({ band }) => band < 0 || band >= bands), room)) {
+      let left = sms;
+      for (const place of free) {
+        const [low, top] = place, taken = left.map((wanted, column) => Math.min(wanted, top[column] - low[column]));
+        if (!taken.some((one) => one > 0)) continue;
+        place[0] = plus(low, taken);
+        areas.push([layer, low, place[0]]);
+        left = less(left, taken);
+      }
+    }
+    return areas;
+  }
+  function sharedOut(layers, room) {
+    const share = room.map((most, column) => Math.min(1, most / (layers.reduce((sum, { mean }) => sum + mean[column], 0) || 1)));
+    return layers.map((layer) => [layer, layer.mean.map((sms, column) => sms * share[column])]);
+  }
+  var CardUse = class {
+    constructor(store) {
+      this.store = store;
+      this.rows = [];
+    }
+    /** The parts of all rows of streams that have any weight of a kind. */
+    parts(tables, kind) {
+      if (this.tables !== tables) {
+        this.tables = tables;
+        this.rows = [];
+        this.counting = countingOf(tables);
+      }
+      const { store } = this;
+      this.rows.length = store.rows.length;
+      for (const code of store.rows.keys()) {
+        const row = store.row(code), known = this.rows[code];
+        if (row.lane < 0 || tables.lanes[row.lane]?.host) continue;
+        if (known?.row !== row || known.edits !== row.edits || known.length > row.length) this.rows[code] = { row, edits: row.edits, length: 0, parts: /* @__PURE__ */ new Map() };
+        this.take(this.rows[code]);
+      }
+      return this.rows.flatMap((known) => known ? [...known.parts.values()].filter((part) => part.kind === kind) : []);
+    }
+    take(known) {
+      const { row, length } = known, { isOnSms } = this.counting;
+      for (let index = length; index < row.length; index++) {
+        if (index > length && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1] && row.partition[index] === row.partition[index - 1]) continue;
+        const way = this.tables.kinds[row.kind[index]] === "copy" ? WAYS.find((sign) => SIGNS2[sign].test(this.tables.names[row.name[index]] ?? "")) : null;
+        for (const kind of [isOnSms[row.kind[index]] && !this.tables.rows[row.code]?.inner ? "sms" : null, way]) {
+          const code = kind === "sms" ? row.partition[index] : 0, key = `${kind} ${code}`;
+          if (kind && !known.parts.has(key)) known.parts.set(key, new Part(row, kind, code, this));
+        }
+      }
+      if (length < row.length) for (const part of known.parts.values()) part.sums.forget(length);
+      known.length = row.length;
+    }
+  };
+  var Part = class {
+    constructor(row, kind, code, { tables, counting }) {
+      Object.assign(this, { row, kind, code, tables, counting, sms: [] });
+      const card = tables.cards.find(({ device }) => device === tables.lanes[row.lane].device) ?? tables.cards[0];
+      this.place = code ? tables.partitions[code]?.sms ?? card.sms : card.sms;
+      this.isKind = tables.kinds.map((one, place) => kind === "sms" ? Boolean(counting.isOnSms[place]) : one === "copy");
+      this.isName = kind === "sms" ? null : tables.names.map((name) => SIGNS2[kind].test(name));
+      this.sums = new BlockSums(SUM_SPANS2, (from, to) => this.add(from, to));
+    }
+    get start() {
+      return this.row.start;
+    }
+    get end() {
+      return this.row.end;
+    }
+    get length() {
+      return this.row.length;
+    }
+    busySum(i, j) {
+      return this.sums.between(i, j + 1, this.length);
+    }
+    densityAt(index) {
+      return this.weight(index) * this.row.densityAt(index);
+    }
+    add(from, to) {
+      const { row } = this, { start, end, busy } = row;
+      let sum = 0;
+      for (let index = from; index < to; index++) sum += this.weight(index) * (busy ? busy[index] : end[index] - start[index]);
+      return sum;
+    }
+    weight(index) {
+      const { row, counting: { uncaptured }, isName } = this, kind = row.kind[index];
+      if (!this.isKind[kind] || isName && !isName[row.name[index]] || !isName && row.partition[index] !== this.code) return 0;
+      if (isName) return 1;
+      if (uncaptured && !uncaptured(kind, row.start[index])) return 0;
+      const detail = row.hasWork ? row.detail[index] : -1;
+      return detail < 0 ? this.place : this.sms[detail] ?? (this.sms[detail] = this.smsOf(detail));
+    }
+    smsOf(detail) {
+      const [, grid, , , , , , fit] = this.tables.details[detail] ?? [], blocks = grid ? grid[0] * grid[1] * grid[2] : 0;
+      return blocks && fit ? Math.min(this.place, Math.ceil(blocks / fit)) : this.place;
+    }
+  };
 
   // paint_edges.js
   var MAX_EDGES = 2e3;
@@ -2509,12 +2547,12 @@ var gpustreamlab = (() => {
   var arePlaced = ({ tables: { rows } }, ...codes) => codes.every((code) => rows[code]?.top >= 0);
   function edgesInView(view, edges) {
     const { rows } = view.tables, { x0, x1, row0, row1 } = edges, places = [];
-    const isSeen2 = new Uint8Array(rows.length);
-    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen2[row] = view.isSeen(rows[row]);
+    const isSeen = new Uint8Array(rows.length);
+    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = view.isSeen(rows[row]);
     let total = 0;
     for (let i = 0; i < edges.length; i++) {
-      const isSource = isSeen2[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
-      if (!isSource && !(isSeen2[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
+      const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
+      if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
       if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue;
       if (edges.told[i] && !view.store.filter) continue;
       if (++total <= FEW_EDGES) places.push(i);
@@ -2563,18 +2601,19 @@ var gpustreamlab = (() => {
   var nearPx = (view, px) => Math.max(-5e3, Math.min(view.frame.right + 5e3, px));
 
   // paint_lanes.js
-  var HEAD_PX2 = 22;
   var LABEL_GAP_PX = 10;
   var CARET_PX = 14;
-  function paintShades(ctx, { view, theme }) {
-    const { frame: { left, right }, tables } = view;
-    clipLanes(ctx, view, left, () => {
+  var FIRST_PX = 12;
+  var HALF_PX = 6;
+  function paintShades(ctx, { view, theme, looks }) {
+    const { frame: { left, right }, tables } = view, by = colourBy(view);
+    clipLanes(ctx, view, 0, () => {
       for (const code of view.visibleLanes()) {
-        const { top, bottom, parts = [] } = tables.lanes[code];
+        const { top, bottom } = tables.lanes[code];
         ctx.fillStyle = theme.shade;
         if (view.laneOrder.indexOf(code) % 2) ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
-        ctx.fillStyle = theme.grid;
-        if (bottom - top >= 30) for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1);
+        ctx.fillStyle = looks.fills[laneHue(tables, by, code) * TINTS];
+        ctx.fillRect(left - 5, view.yAt(top) + 2, 3, bottom - top - 4);
       }
     });
   }
@@ -2628,36 +2667,25 @@ var gpustreamlab = (() => {
   }
   var caretLeft = (view) => view.tables.groups.length ? BAND_PX + 2 : 0;
   function paintLaneLabels(ctx, painter) {
-    const { view } = painter, { frame, tables } = view;
-    const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left;
+    const { view, theme } = painter, { frame, tables } = view;
+    const left = caretLeft(view) + CARET_PX, right = frame.left - LABEL_GAP_PX, room = right - left;
     let free = view.lanesTop() - 4;
     clipLanes(ctx, view, 0, () => {
       for (const code of view.visibleLanes()) {
-        const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
-        const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
-        const headPx = group >= 0 ? HEAD_PX2 : 0;
-        paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
-        const half = hasDetail ? 15 : 6;
-        const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
-        const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
-        if (middle - half < free - 1 && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
-        if (middle - half < view.lanesTop() + headPx - 3) continue;
+        const { label, detail, group, parts = [], top, bottom, folded } = tables.lanes[code];
+        const least = view.lanesTop() + (group >= 0 ? groupHeadPx(tables, group) : 0), half = HALF_PX;
+        for (const [text, from, to] of parts.slice(1)) paintPartLabel(ctx, painter, text, view.yAt((from + to) / 2), least, room);
+        const middle = Math.min(Math.max(view.yAt(top) + FIRST_PX, least + half), view.yAt(bottom) - half);
+        if (middle - half < free - 1 && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3 || middle - half < least - 3) continue;
         free = middle + half;
-        ctx.fillStyle = painter.theme.soft;
-        paintCaret(ctx, left - CARET_PX / 2, hasDetail ? middle - 7 : middle, tables.lanes[code].folded);
-        const place = { right: frame.left - LABEL_GAP_PX, middle, room };
-        if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
-        else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
+        ctx.fillStyle = theme.soft;
+        paintCaret(ctx, left - CARET_PX / 2, middle, folded);
+        paintName(ctx, painter, label, detail, { right, middle, room });
       }
     });
   }
-  function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
-    setPen(ctx, theme.ink, 12, "right");
-    ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7);
-    setPen(ctx, theme.soft, 11, "right");
-    ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
-  }
-  function paintOneLine(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+  var groupHeadPx = ({ groups }, group) => groups[group] ? groups[group].head_bottom - groups[group].top : 0;
+  function paintName(ctx, { theme, texts }, label, detail, { right, middle, room }) {
     setPen(ctx, theme.soft, 12, "right");
     const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
     const fits = text && texts.width(ctx, label) + used <= room;
@@ -2665,77 +2693,72 @@ var gpustreamlab = (() => {
     ctx.fillStyle = theme.ink;
     ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle);
   }
-  function labelRoom({ top, bottom, parts = [] }) {
-    return parts.length && bottom - top >= 30 ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
-  }
-  function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
-    for (const [label, top, bottom] of parts) {
-      const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2;
-      if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue;
-      setPen(ctx, theme.soft, 11, "right");
-      ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
-    }
+  function paintPartLabel(ctx, { view, theme, texts }, text, middle, least, room) {
+    if (middle - 6 < least || middle + 6 > view.lanesBottom()) return;
+    setPen(ctx, theme.soft, 11, "right");
+    ctx.fillText(texts.fit(ctx, text, room), view.frame.left - LABEL_GAP_PX, middle);
   }
 
-  // paint_strips.js
+  // paint_card.js
   var RUN_GAP_PX = 2;
-  var PEAK_SLACK = 0.02;
-  var PEAK_STEPS = 1e5;
-  var LIVE_PEAK_STEPS = 4e3;
-  var MAX_PEAK_STEPS = 2e6;
   var STEP_SLACK = 1e-3;
   var SMS_LABEL_PX = 38;
   var SMS_LABEL_HIGH_PX = 13;
-  function paintStrips(ctx, painter) {
-    const { view } = painter, columns = Math.max(1, Math.round(view.frame.right - view.frame.left));
-    for (const strip of view.parts.strips) {
-      const box = { left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns };
-      if (strip.kind === "sms") paintSms(ctx, painter, box);
-      else paintCapture(ctx, painter, box);
-    }
-  }
-  function paintSms(ctx, painter, box) {
-    const { view } = painter, { bands, own_sms: layouts, sm_count: most } = view.tables;
-    const busy = smShares(view.store, view.tables, view.x0, view.x1, box.columns), ofCard = busy.at(-1);
-    const layoutAt = (ns) => layouts.findLast(([time]) => time <= ns)?.[1], own = Array.from(ofCard, (_, column) => layoutAt(view.x0 + (column + 0.5) * view.nsPerPx));
-    let low = new Float64Array(box.columns);
-    clipStrip(ctx, view, box, () => bands.forEach((band, place) => {
-      const bottom = low, high = bottom.map((sms, column) => sms + busy[place][column]);
-      low = bottom.map((sms, column) => Math.max(high[column], sms + (own[column]?.[place] ?? 0)));
-      const shared = high.map((sms, column) => sms + Math.min(low[column] - sms, ofCard[column]));
-      paintArea(ctx, painter, band, bottom, high, box);
-      paintArea(ctx, painter, bands.at(-1), high, shared, box);
-      ofCard.forEach((sms, column) => {
-        ofCard[column] = sms - (shared[column] - high[column]);
+  var LEAST_LABELLED_PX = 8;
+  function paintCard(ctx, painter) {
+    const { view, theme, texts } = painter, { frame, tables } = view, columns = Math.max(1, Math.round(frame.right - frame.left));
+    for (const row of tables.card_rows) {
+      const box = { left: frame.left, right: frame.right, top: frame.top + row.top, bottom: frame.top + row.bottom };
+      ctx.fillStyle = theme.shade;
+      ctx.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top);
+      const layers = cardLayers(view.store, tables, row, view.x0, view.x1, columns, (lane, band) => fillOf(painter, lane, band)), count = layers[0]?.mean.length ?? 0;
+      const own = row.kind === "sms" ? ownSms(view, count) : [];
+      clipTo(ctx, box.left, box.top, box.right, box.bottom, () => {
+        for (const [layer, low, high] of stackLayers(layers, own, row.most)) paintArea(ctx, painter, row, layer, low, high, box);
       });
-    }));
-    paintScale(ctx, painter, box, [`${formatCount(most)} SMs`], ["at most"]);
+      if (box.bottom - box.top < LEAST_LABELLED_PX) continue;
+      setPen(ctx, theme.soft, 11, "right");
+      ctx.fillText(firstFit(ctx, texts, [row.label, row.label.split(" · ").at(-1)], box.left - LABEL_GAP_PX - 2), box.left - LABEL_GAP_PX, (box.top + box.bottom) / 2);
+    }
+    const strip = view.parts.capture;
+    if (strip) paintCapture(ctx, painter, { left: frame.left, top: frame.top + strip.top, bottom: frame.top + strip.bottom });
   }
-  function paintArea(ctx, painter, band, low, high, box) {
-    const { tables: { header, sm_count: most } } = painter.view, shape = stepShape(low, high, box, most), linePx = most / (box.bottom - box.top);
-    ctx.fillStyle = band.fill;
-    ctx.globalAlpha = header.counts_ranges ? OPEN_STRIP : 1;
+  function ownSms(view, count) {
+    const { bands, own_sms: layouts } = view.tables;
+    if (bands.length < 2) return [];
+    const ns = (view.x1 - view.x0) / count, none = bands.slice(1).map(() => 0);
+    return Array.from({ length: count }, (_, column) => layouts.findLast(([time]) => time <= view.x0 + (column + 0.5) * ns)?.[1].slice(0, -1) ?? none);
+  }
+  var bandOf = (view, lane, place) => colourBy(view) === "partition" && !view.tables.lanes[lane].has_own_hue ? view.tables.bands[place] : null;
+  var fillOf = ({ view, looks }, lane, place) => bandOf(view, lane, place)?.fill ?? looks.fills[laneHue(view.tables, colourBy(view), lane) * TINTS];
+  function paintArea(ctx, painter, { kind, most }, { lane, band: place }, low, high, box) {
+    const { tables } = painter.view, band = bandOf(painter.view, lane, place);
+    const shape = stepShape(low, high, box, most), isOpen = kind === "sms" && tables.header.counts_ranges;
+    ctx.fillStyle = fillOf(painter, lane, place);
+    ctx.globalAlpha = isOpen ? OPEN_STRIP : 1;
     ctx.fill(shape);
     ctx.globalAlpha = 1;
-    ctx.fillStyle = painter.looks.lines[band.hue * TINTS];
-    if (header.counts_ranges) ctx.fill(stepShape(high.map((sms, column) => Math.max(low[column], sms - linePx)), high, box, most));
+    if (!band || kind !== "sms") return;
     hatchShape(ctx, painter, band.hatch, shape);
-    labelSms(ctx, painter, band, { low, sms: high.map((sms, column) => sms - low[column]) }, box);
+    labelSms(ctx, painter, band, { low, sms: high.map((sms, column) => sms - low[column]) }, box, most);
   }
-  function stripAt(view, px, py) {
-    const { tables, store, nsPerPx, frame } = view, strip = view.parts.strips.find(({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom);
-    if (!strip || px > frame.right) return null;
-    if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]];
-    const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`;
-    if (px < frame.left) return ["SMs of partitions, at most", [["about", about], ...tables.bands.map(({ label, letter }) => [letter || " ", label])]];
-    const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)));
-    return ["SMs of partitions, at most", [["at", exactTime(at)], ...tables.bands.map(({ label }, place) => [String(sms[place]), label]), ["about", about]]];
+  function cardAt(view, px, py) {
+    const { tables, store, nsPerPx, frame, parts: { capture } } = view, isIn = ({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom;
+    if (px > frame.right) return null;
+    if (capture && isIn(capture)) return ["Kernels captured", [["about", "elsewhere there are ranges only"]]];
+    const row = tables.card_rows.find(isIn);
+    if (!row) return null;
+    const isSms = row.kind === "sms", title = isSms ? `${row.label}, as many as work can have had` : row.label;
+    const about = isSms ? "by grid and blocks, at most those of its partition" : "by stream";
+    if (px < frame.left) return [title, [["about", about]]];
+    const at = view.timeAt(px), layers = cardLayers(store, tables, row, at, at + nsPerPx, 1).filter(({ mean }) => mean[0] > 1e-3);
+    const said = layers.map(({ lane, mean }) => [tables.lanes[lane].label, isSms ? `${Number(mean[0].toPrecision(3))} SMs` : "copies"]);
+    return [title, [["at", exactTime(at)], ...said, ["about", about]]];
   }
-  function paintCapture(ctx, { view, theme, texts }, box) {
-    const { left, top, bottom } = box;
+  function paintCapture(ctx, { view, theme, texts }, { left, top, bottom }) {
     ctx.fillStyle = theme.grid;
     ctx.fillRect(left, bottom, view.frame.right - left, 1);
-    clipStrip(ctx, view, box, () => {
+    clipTo(ctx, left, top, view.frame.right, bottom, () => {
       ctx.fillStyle = theme.accent;
       const last = view.extent().end;
       for (const [start, end] of view.tables.capture.windows) {
@@ -2747,20 +2770,21 @@ var gpustreamlab = (() => {
     const x = left - LABEL_GAP_PX;
     ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2);
   }
-  function labelSms(ctx, { view, texts }, band, { low, sms }, { left, bottom, top, columns }) {
-    const scale = (bottom - top) / view.tables.sm_count;
+  function labelSms(ctx, { texts }, band, { low, sms }, { left, right, bottom, top }, most) {
+    const scale = (bottom - top) / most, columns = sms.length, px = (right - left) / columns;
     let written = 0;
     setPen(ctx, BAR_INK, 11, "left", "bold");
     for (let from = 0, to; from < columns; from = to) {
       to = runEnd(sms, low, from);
-      if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
+      const room = (to - from) * px;
+      if (room < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
       written = sms[from];
-      const text = `${band.letter} ${formatCount(written)}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale;
-      if (width + 8 > to - from) continue;
+      const text = `${band.letter} ${formatCount(Math.round(written))}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale;
+      if (width + 8 > room) continue;
       ctx.fillStyle = band.fill;
-      ctx.fillRect(left + from + 3, middle - 7, width + 4, 14);
+      ctx.fillRect(left + from * px + 3, middle - 7, width + 4, 14);
       ctx.fillStyle = BAR_INK;
-      ctx.fillText(text, left + from + 5, middle + 0.5);
+      ctx.fillText(text, left + from * px + 5, middle + 0.5);
     }
   }
   function runEnd(sms, low, from) {
@@ -2769,52 +2793,25 @@ var gpustreamlab = (() => {
     for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
     return to;
   }
-  function busyPeak(view, lanes) {
-    const { store, tables } = view;
-    const { filter, version } = store, laneCount = tables.lanes.length, known = view.peak;
-    const isSame = known.filter === filter && known.laneCount === laneCount;
-    if (!isSame || known.version !== version) {
-      const exact = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS);
-      view.peak = { filter, laneCount, version, isExact: exact !== null, most: exact ?? (isSame ? known.most : 0) };
-    }
-    const { peak } = view;
-    if (!peak.isExact) {
-      for (const count of lanes) if (count > peak.most + PEAK_SLACK) peak.most = Math.min(laneCount, Math.ceil(count - PEAK_SLACK));
-    }
-    return peak;
-  }
-  function mostBusy(store, tables, limit) {
-    const unions = unionsOf(store, tables);
-    let steps = unions.laneSteps();
-    if (!steps) {
-      const lanes = unions.lanes();
-      if (lanes.reduce((sum, { length }) => sum + length, 0) > limit) return null;
-      steps = new LaneSteps().update(-Infinity, lanes);
-    } else if (steps.length > MAX_PEAK_STEPS) return null;
-    let most = 0;
-    for (let i = 0; i < steps.length; i++) if (steps.level[i] > most) most = steps.level[i];
-    return most;
-  }
-  var clipStrip = (ctx, { frame }, { left, top, bottom }, paint) => clipTo(ctx, left, top, frame.right, bottom, paint);
-  function stepShape(low, high, { left, top, bottom }, most) {
-    const shape = new Path2D(), scale = (bottom - top) / most;
-    const above = stepLine(high, left), below = stepLine(low, left);
+  function stepShape(low, high, { left, right, top, bottom }, most) {
+    const shape = new Path2D(), scale = (bottom - top) / most, px = (right - left) / high.length;
+    const above = stepLine(high, left, px), below = stepLine(low, left, px);
     for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale);
     for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale);
     shape.closePath();
     return shape;
   }
-  function stepLine(values, left) {
+  function stepLine(values, left, px) {
     const corners = [left, values[0]];
     let level = values[0];
     for (let column = 1; column < values.length; column++) {
       if (values[column] === level) continue;
       const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1];
-      const x = left + column + (share ?? 0);
+      const x = left + (column + (share ?? 0)) * px;
       corners.push(x, level, x, next);
       level = next;
     }
-    corners.push(left + values.length, level);
+    corners.push(left + values.length * px, level);
     return corners;
   }
   function stepWithin(values, column) {
@@ -2823,19 +2820,6 @@ var gpustreamlab = (() => {
     const slack = STEP_SLACK * Math.abs(before - after);
     if (Math.abs(values[column + 2] - after) > slack || column > 1 && Math.abs(values[column - 2] - before) > slack) return null;
     return (mean - after) / (before - after);
-  }
-  function paintScale(ctx, { view, theme, texts }, { left, top, bottom }, most, what) {
-    ctx.fillStyle = theme.grid;
-    ctx.fillRect(left, bottom, view.frame.right - left, 1);
-    ctx.fillRect(left - 5, top, 5, 1);
-    ctx.fillRect(left - 5, bottom, 5, 1);
-    const x = left - LABEL_GAP_PX, room = x - 2;
-    setPen(ctx, theme.ink, 12, "right");
-    ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
-    const isLow = bottom - top < 40;
-    if (!isLow) ctx.fillText("0", x, bottom - 3);
-    setPen(ctx, theme.soft, 11, "right");
-    ctx.fillText(what.find((text) => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room);
   }
   function firstFit(ctx, texts, words, room) {
     return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
@@ -2939,10 +2923,6 @@ var gpustreamlab = (() => {
       const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`];
       if (below) say(words, view.lanesBottom() - 12);
     }
-    if (!painter.hiddenEdges) return;
-    setPen(ctx, theme.soft, 12, "right");
-    const waits = `${formatCount(painter.hiddenEdges)} waits hidden`;
-    ctx.fillText(firstFit(ctx, painter.texts, [`${waits}: point at a span`, waits], frame.left), frame.left - 10, frame.bottom + 38);
   }
 
   // paint_why.js
@@ -3033,6 +3013,7 @@ var gpustreamlab = (() => {
     const { view, theme } = painter, piece = shownPiece(view);
     if (view.gap) paintGap(ctx, painter, view.gap, theme.accent);
     if (!piece) return;
+    for (const { late } of reasonsOf(view).findings[piece.number - 1].pieces) outline(ctx, view, late, theme[COLOURS[piece.kind] ?? "warn"], theme.paper);
     if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn);
     for (const hit of [piece.other, piece.call]) outline(ctx, view, hit, theme.warn, theme.paper);
   }
@@ -3046,11 +3027,11 @@ var gpustreamlab = (() => {
   }
 
   // details.js
+  var FIRST_FACTS = /* @__PURE__ */ new Set(["stray", "stream", "thread", "partition", "kind", "call", "blocked", "SMs", "range", "names"]);
   function addDetails(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true });
-    viewer.panels.append(panel);
-    const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }) };
+    const panel = viewer.drawer.add("details", "Details of the pinned span");
+    const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits gsl-ties" }) };
     const refresh = (property) => keepPinned(viewer, panel, state, property);
     onClick(viewer, (event) => {
       if (!viewer.commands.isMeasuring()) pinUnder(viewer, event);
@@ -3091,20 +3072,19 @@ var gpustreamlab = (() => {
     if (textOf2(nodes) !== textOf2(waits.children)) waits.replaceChildren(...nodes);
   }
   function showDetails(viewer, panel, hit, waits) {
-    const { view } = viewer;
-    panel.hidden = !hit;
-    if (!hit) return panel.replaceChildren();
-    const title = hitTitle(view, hit);
-    const facts = [...hitFacts(view, hit), ...placeFacts(view, hit)];
+    const { view, drawer } = viewer;
+    if (!hit) return drawer.fill(panel, []);
+    const title = hitTitle(view, hit), [start, end] = timesOf(view, hit);
+    const facts = [...hitFacts(view, hit), ...placeFacts(view, hit)], isFirst = ([label]) => FIRST_FACTS.has(label);
     const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) });
     const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(...timesOf(view, hit)) });
     const close = makeButton("Unpin", { key: "Escape", onclick: () => {
       view.set("pinned", null);
       viewer.focus();
     } });
-    const head2 = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
-    waits.replaceChildren();
-    panel.replaceChildren(head2, factList(facts), waits, ...enclosingNodes(view, hit));
+    const head2 = makeNode("header", {}, makeNode("h3", { text: `${title} · ${formatNs(end - start)}`, dir: "auto" }), zoom, copy, close);
+    waits.replaceChildren(...waitNodes(view, hit));
+    drawer.fill(panel, [head2, factList(facts.filter(isFirst)), waits, makeNode("div", { class: "gsl-ties" }, ...enclosingNodes(view, hit)), factList(facts.filter((fact) => !isFirst(fact)))], true);
     viewer.announce([title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
   }
   function placeFacts(view, { row: code, index }) {
@@ -3132,6 +3112,107 @@ var gpustreamlab = (() => {
   function factsText(title, facts) {
     return [`name	${title}`, ...facts.map(([label, text]) => `${label}	${text.replaceAll("\n", ", ")}`)].join("\n");
   }
+
+  // drawer.js
+  var WIDTH_PX = 336;
+  var NARROW_PX2 = 860;
+  function addDrawer(viewer) {
+    const { view, fills, opens, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer);
+    commands.shutDrawer = () => drawer.shut();
+    if (opens && !drawer.isNarrow && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) drawer.open();
+  }
+  var Drawer = class {
+    constructor(viewer) {
+      Object.assign(this, { viewer, isOpen: false, opener: null, hint: makeNode("p", { class: "gsl-note", text: "Click a bar, a gap of a lane, or a sign." }) });
+      const close = makeButton("×", { label: "Shut the drawer", key: "Escape", class: "gsl-shut", onclick: () => {
+        this.shut();
+        viewer.focus();
+      } });
+      this.element = makeNode("aside", { class: "gsl-drawer", role: "region", "aria-label": "Findings and details", tabindex: "0", hidden: true }, close, this.hint);
+      viewer.body.append(this.element);
+      const observer = new ResizeObserver(() => this.place());
+      observer.observe(viewer.element);
+      viewer.atEnd(() => observer.disconnect());
+      this.place();
+    }
+    /** Whether all of the run is in view. */
+    get isWhole() {
+      const { view } = this.viewer, { start, end } = view.extent();
+      return view.x0 <= start && view.x1 >= end;
+    }
+    /** How wide the picture is while it is open: what must not change then goes by that. */
+    get leastPx() {
+      return this.viewer.element.clientWidth - (this.isNarrow ? 0 : WIDTH_PX);
+    }
+    get isNarrow() {
+      return this.viewer.element.clientWidth < NARROW_PX2;
+    }
+    /** Add a section, which is hidden where it has nothing to tell. */
+    add(name, label) {
+      const section = makeNode("section", { class: `gsl-section gsl-${name}`, "aria-label": label, hidden: true });
+      this.element.append(section);
+      return section;
+    }
+    /** Fill a section, or empty it; `isAsked`: someone wants to read it, so it comes into sight. */
+    fill(section, nodes, isAsked = false) {
+      section.hidden = !nodes.length;
+      section.replaceChildren(...nodes);
+      this.hint.hidden = [...this.element.children].some((child) => child.tagName === "SECTION" && !child.hidden);
+      if (nodes.length && isAsked) this.bring(section);
+      else if (!nodes.length) queueMicrotask(() => {
+        if (this.opener === section && section.hidden) this.shut();
+      });
+    }
+    bring(section) {
+      const wasOpen = this.isOpen;
+      this.open();
+      if (!wasOpen || this.opener) this.opener = section.closest("section");
+      const { top, bottom } = section.getBoundingClientRect(), own = this.element.getBoundingClientRect();
+      if (top < own.top || bottom > own.bottom) this.element.scrollTop += Math.min(top - own.top, Math.max(top - own.top - 32, bottom - own.bottom));
+    }
+    toggle() {
+      return this.isOpen ? this.shut() : this.open();
+    }
+    open() {
+      if (!this.isOpen) this.set(true);
+    }
+    /** Whether there was anything to shut. */
+    shut() {
+      const wasOpen = this.isOpen;
+      if (wasOpen) this.set(false);
+      return wasOpen;
+    }
+    set(isOpen) {
+      const { viewer: { view }, isWhole } = this;
+      this.isOpen = isOpen;
+      this.opener = null;
+      this.keepScale(() => {
+        this.element.hidden = !isOpen;
+        this.place();
+      });
+      if (!isOpen && isWhole) view.fit();
+      view.emit("look", "drawer");
+    }
+    /** Make the picture wider or narrower at its right end, where time goes on or is cut. */
+    keepScale(change2) {
+      const { view, figureElement: figure, plotView } = this.viewer, { x0, nsPerPx, frame } = view, before = figure.clientWidth;
+      change2();
+      const morePx = figure.clientWidth - before;
+      if (!morePx || !plotView) return;
+      view.frame = { ...frame, right: frame.right + morePx };
+      view.setRange(x0, x0 + nsPerPx * (view.frame.right - frame.left));
+      const [start, end] = view.pinned ? timesOf(view, view.pinned) : view.gap ? [view.gap.start, view.gap.end] : [x0, x0], width = view.x1 - x0;
+      if (start < view.x1 - 0.02 * width) return;
+      const by = Math.min(end, start + 0.9 * width) + 0.02 * width - view.x1;
+      view.setRange(x0 + by, x0 + by + width);
+    }
+    /** At the right as high as the window allows; at the bottom as a sheet. */
+    place() {
+      const { viewer: { element, body, fills }, isNarrow } = this;
+      Object.assign(element.dataset, { open: this.isOpen && !isNarrow, narrow: isNarrow });
+      this.element.style.setProperty("--gsl-above", `${fills ? Math.round(body.getBoundingClientRect().top + window.scrollY) : 0}px`);
+    }
+  };
 
   // follow.js
   var FOLLOW_NS = 1e10;
@@ -3212,12 +3293,12 @@ var gpustreamlab = (() => {
     ["M or R", "Ruler: click twice; Enter takes the pinned span"],
     ["T", "Totals by name, stream, partition; again: closes"],
     ["E", "Show, hide the waits (arrows)"],
-    ["Y", "The next sign: why, hazard, stray, wait, note"],
+    ["Y", "The next finding or note"],
     ["N", "Write a note: of what is pinned or selected, else at the pointer"],
     ["V", "How the picture looks"],
     ["L", "A lane: fold, pin, hide"],
     ["PgUp  PgDn", "Scroll the lanes"],
-    ["Esc", "Leave ruler, unpin, unselect, end the search"]
+    ["Esc", "Leave ruler, unpin, unselect, end the search, shut the drawer"]
   ];
   var HELP_SEARCH_ROWS = [
     ['gemm  "step 3"', "Part of a name; quotes hold words together"],
@@ -3233,7 +3314,7 @@ var gpustreamlab = (() => {
     ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
     ["Shift+drag", "Select a window and lanes: totals and overlap"],
     ["Lane's name", "Click: fold, pin, hide"],
-    ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
+    ["Click", "A span: its details; a gap of a lane: why it was idle"],
     ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
   ];
   function addHelp(viewer) {
@@ -3292,7 +3373,7 @@ var gpustreamlab = (() => {
   function isForTimeline(event, root, state) {
     if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false;
     const target = event.composedPath()[0];
-    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
+    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-drawer") && SCROLLS.test(event.key)) return false;
     if (event.key === "Escape" && document.body.popover !== void 0 && document.querySelector(".gsl-about:popover-open")) return false;
     if (root.contains(target) || root.contains(event.target)) return true;
     const hasNoFocus = target === document.body || target === document.documentElement || isPageOfOne() && target.closest?.(".gsl-head");
@@ -3362,10 +3443,10 @@ var gpustreamlab = (() => {
   function leaveOne(viewer) {
     const { view } = viewer, commands = viewer.commands;
     if (commands.leaveRuler()) return;
-    if (view.pinned) return view.set("pinned", null);
-    if (view.gap) return view.set("gap", null);
-    if (view.reason) return view.set("reason", null);
-    if (!commands.closeTotals()) commands.clearSearch();
+    const chosen = ["pinned", "reason", "gap"].filter((key) => view[key]);
+    if (chosen.length) return chosen.forEach((key) => view.set(key, null));
+    if (view.lit) return view.set("lit", null);
+    if (!commands.closeTotals() && !commands.clearSearch()) commands.shutDrawer();
   }
   function stepSpan(view, direction) {
     const from = view.pinned;
@@ -3405,15 +3486,16 @@ var gpustreamlab = (() => {
     let grip = null;
     const down = (event) => {
       const point = viewer.pointOf(event), name = nameAt(view, point.x, point.y);
-      if (!name || event.button || point.x >= view.frame.left) return;
+      if (!name || event.button || point.x >= view.frame.left && !name.idle) return;
       event.stopImmediatePropagation();
       grip = { ...name, point };
     };
     const up = (event) => {
       if (!grip) return;
       event.stopImmediatePropagation();
-      const { lane: code, group, point } = grip, lane = view.planned.lanes[code];
+      const { lane: code, group, idle, point } = grip, lane = view.planned.lanes[code];
       grip = null;
+      if (idle) return view.arrange({ idle: true });
       if (group) change(viewer, "folded", groupKey(group), group.label);
       else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name);
       else setTimeout(() => showSheet(code, event.clientY));
@@ -3429,6 +3511,8 @@ var gpustreamlab = (() => {
     const isPinned2 = y < view.frame.top + view.pinnedPx;
     const group = !isPinned2 && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0];
     if (group) return { group };
+    const { idle } = view.tables;
+    if (idle && y >= view.yAt(idle.top) && y < view.yAt(idle.bottom)) return { idle };
     if (x >= view.frame.left) return null;
     const lane = view.visibleLanes().find((code) => {
       const { top, bottom } = view.tables.lanes[code];
@@ -3436,7 +3520,8 @@ var gpustreamlab = (() => {
     });
     return lane === void 0 ? null : { lane };
   }
-  function nameFacts(view, { lane: code, group }) {
+  function nameFacts(view, { lane: code, group, idle }) {
+    if (idle) return [idle.text, [], "Click: show them"];
     if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`];
     const lane = view.planned.lanes[code], rows = view.laneRows[code].map((row) => view.store.row(row));
     const spans = rows.reduce((sum, row) => sum + row.countSum(0, row.length - 1), 0);
@@ -3507,6 +3592,7 @@ var gpustreamlab = (() => {
     if (view.isLive || view.planned.memory?.length) {
       menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: (memory) => view.arrange({ memory }) });
     }
+    menu.toggle("Lanes", { label: "Streams without work", get: () => view.layout.idle, set: (idle) => view.arrange({ idle }) });
     menu.action("Lanes", { label: "Fold, pin or hide a lane", key: "L", run: () => {
       commands.closeMenu();
       commands.lane();
@@ -3516,9 +3602,9 @@ var gpustreamlab = (() => {
     menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() });
     const plain2 = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain2(view.layout);
     view.keep("lanes", () => plain2(view.layout) === first ? null : JSON.parse(plain2(view.layout)), (kept) => {
-      const { memory, ...sets } = kept ?? JSON.parse(first);
+      const { memory, idle, ...sets } = kept ?? JSON.parse(first);
       const chosen = Object.fromEntries(Object.keys(SETS).map((name) => [name, new Set(sets[name])]));
-      view.arrange({ memory: memory === true, ...chosen });
+      view.arrange({ memory: memory === true, idle: idle === true, ...chosen });
     });
   }
 
@@ -3721,10 +3807,7 @@ var gpustreamlab = (() => {
     sheet.fill(`${formatCount(nameCount)} names`, list);
     list.scrollTop = scrolled;
   }
-  function heightText({ painted, planned }) {
-    const isSplit = hasPartitions(planned), load = painted?.isDense ? [`${isSplit ? "strength" : "height"}: share of time`] : [];
-    return [...isSplit ? ["height: SMs"] : [], ...load].join(" · ");
-  }
+  var heightText = ({ painted }) => painted?.isDense ? "height: share of time" : "";
   function colourNode(view) {
     const by = colourBy(view), isMixed = by === "partition" && view.tables.lanes.some((lane) => lane.has_own_hue);
     return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` });
@@ -4036,12 +4119,10 @@ var gpustreamlab = (() => {
   }
 
   // minimap.js
-  var MINIMAP_PX = 52;
-  var MANY_LANES2 = 16;
-  var MANY_PX = 84;
-  var TOP_PX = 4;
-  var RIM_PX = 4;
-  var LINE_PX = 15;
+  var MINIMAP_PX = 22;
+  var TOP_PX = 3;
+  var RIM_PX = 3;
+  var BOTTOM_PX = MINIMAP_PX - RIM_PX;
   var GRIP_PX = 6;
   var LEAST_BOX_PX = 6;
   var Minimap = class {
@@ -4106,33 +4187,24 @@ var gpustreamlab = (() => {
     timeAt(px) {
       return this.full.start + (px - this.left) / this.width * (this.full.end - this.full.start);
     }
-    // Whether the window has the whole session: then one area shows both.
+    // Whether the window has the whole run.
     get isWhole() {
       return this.view.x0 <= this.full.start && this.view.x1 >= this.full.end;
     }
-    get lineBottom() {
-      return this.isWhole ? this.bottom : TOP_PX + LINE_PX;
-    }
-    get bottom() {
-      return this.highPx - RIM_PX;
-    }
-    get highPx() {
-      return this.view.laneOrder.length < MANY_LANES2 ? MINIMAP_PX : MANY_PX;
-    }
     paint() {
       const ratio = window.devicePixelRatio || 1;
-      const wide = Math.round(this.element.clientWidth * ratio), high = Math.round(this.highPx * ratio);
+      const wide = Math.round(this.element.clientWidth * ratio), high = Math.round(MINIMAP_PX * ratio);
       const { view, viewer: { painter, theme } } = this;
       if (!wide || view.frame.right <= view.frame.left + 1) return;
       if (this.canvas.width !== wide || this.canvas.height !== high) {
         Object.assign(this.canvas, { width: wide, height: high });
-        this.canvas.style.height = `${this.highPx}px`;
+        this.canvas.style.height = `${MINIMAP_PX}px`;
         this.shares = null;
       }
       this.full = view.fullRange();
       if (this.painted !== this.situation) this.ticks = null;
       this.painted = this.situation;
-      const ctx = this.canvas.getContext("2d"), { isWhole } = this;
+      const ctx = this.canvas.getContext("2d");
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       ctx.clearRect(0, 0, wide, high);
       const columns = Math.max(1, Math.round(this.width));
@@ -4140,31 +4212,24 @@ var gpustreamlab = (() => {
         this.shares = this.busyBetween(this.full.start, this.full.end, columns);
         this.ticks = null;
       }
-      const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), { most, isExact } = busyPeak(view, shares);
-      this.paintArea(ctx, this.shares, { left: this.left, top: TOP_PX, bottom: this.lineBottom }, most);
+      this.paintArea(ctx);
       this.paintMoments(ctx);
-      paintHitTicks(ctx, this, isWhole ? this.highPx : this.lineBottom);
-      const box = { left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: this.bottom };
-      if (!isWhole) this.paintArea(ctx, shares, box, most);
-      const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, { busy_word: busy, has_common_time: isOneTime } = view.tables.header;
-      const words = isOneTime ? [`up to ${about} at once`, `up to ${about}`, about] : ["each its own time", "own times"];
-      paintScale(ctx, { ...painter, view, theme }, box, most ? words : [], [`streams ${busy}`, busy]);
+      paintHitTicks(ctx, this, BOTTOM_PX);
       this.paintWindow(ctx);
-      if (isWhole) return;
       setPen(ctx, theme.soft, 11, "right");
       const room = this.left - LABEL_GAP_PX;
-      ctx.fillText(firstFit(ctx, painter.texts, ["whole session", "session", "all"], room), room, (TOP_PX + this.lineBottom) / 2);
+      ctx.fillText(firstFit(ctx, painter.texts, ["whole run", "all"], room), room, MINIMAP_PX / 2);
     }
     busyBetween(from, to, columns) {
       return busyShares(this.view.store, this.view.tables, from, to, columns).lanes;
     }
-    paintArea(ctx, shares, box, most) {
-      const { theme } = this.viewer;
+    paintArea(ctx) {
+      const { theme } = this.viewer, box = { left: this.left, right: this.left + this.width, top: TOP_PX, bottom: BOTTOM_PX };
       ctx.fillStyle = theme.shade;
       ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top);
       ctx.fillStyle = theme.busy;
       if (this.view.tables.header.counts_ranges) ctx.globalAlpha = OPEN_STRIP;
-      ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1));
+      ctx.fill(stepShape(new Float64Array(this.shares.length), this.shares, box, this.shares.reduce((most, share) => Math.max(most, share), 1)));
       ctx.globalAlpha = 1;
     }
     paintMoments(ctx) {
@@ -4174,7 +4239,7 @@ var gpustreamlab = (() => {
         if (x - last < 2) continue;
         last = x;
         ctx.fillStyle = markColour(kind, this.viewer.theme);
-        ctx.fillRect(x, TOP_PX, 1, this.lineBottom - TOP_PX);
+        ctx.fillRect(x, TOP_PX, 1, BOTTOM_PX - TOP_PX);
       }
     }
     // Edges of the window in px, within the map.
@@ -4183,7 +4248,7 @@ var gpustreamlab = (() => {
       return [Math.max(this.left, left - more), Math.min(this.left + this.width, right + more)];
     }
     paintWindow(ctx) {
-      const { theme } = this.viewer, [left, right] = this.windowPx(), high = this.lineBottom - TOP_PX;
+      const { theme } = this.viewer, [left, right] = this.windowPx(), high = BOTTOM_PX - TOP_PX;
       ctx.fillStyle = theme.paper;
       ctx.globalAlpha = 0.62;
       ctx.fillRect(this.left, TOP_PX, left - this.left, high);
@@ -4203,19 +4268,15 @@ var gpustreamlab = (() => {
     px(event) {
       return event.clientX - this.canvas.getBoundingClientRect().left;
     }
-    // The line of the whole session; below it the window's own time is drawn, which is moved in the picture.
-    isOnLine(event) {
-      return event.clientY - this.canvas.getBoundingClientRect().top <= this.lineBottom;
-    }
     // The exact mean of the px under the pointer.
     tell(px) {
-      const { view } = this, [from, nsPerPx] = [this.isWhole ? this.timeAt(px) : view.timeAt(px), this.isWhole ? (this.full.end - this.full.start) / this.width : view.nsPerPx];
+      const { view } = this, from = this.timeAt(px), nsPerPx = (this.full.end - this.full.start) / this.width;
       const isIn = px >= this.left && px <= this.left + this.width;
       if (!view.tables.header.has_common_time) this.canvas.title = `Streams ${view.tables.header.busy_word} on each engine, at its own time`;
       else this.canvas.title = `${isIn ? Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3)) : "How many"} streams ${view.tables.header.busy_word} at ${isIn ? formatNs(from) : "once"}`;
     }
     down(event) {
-      if (!this.full || event.button || !this.isOnLine(event)) return;
+      if (!this.full || event.button) return;
       const px = this.px(event), part = this.part(px), { x0, x1 } = this.view;
       if (part === "outside") {
         const middle = this.timeAt(px), half = (x1 - x0) / 2;
@@ -4228,10 +4289,9 @@ var gpustreamlab = (() => {
       if (!this.full) return;
       const px = this.px(event);
       if (!this.grip) {
-        const isOnLine = this.isOnLine(event);
-        if (isOnLine && !this.isWhole) this.canvas.title = "Drag the window, or its edges; double-click shows the whole session";
+        if (!this.isWhole) this.canvas.title = "Drag the window, or its edges; double-click shows the whole session";
         else this.tell(px);
-        this.canvas.style.cursor = !isOnLine ? "default" : { left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer" }[this.part(px)];
+        this.canvas.style.cursor = { left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer" }[this.part(px)];
         return;
       }
       const { part, from, x0, x1 } = this.grip, shift = this.timeAt(px) - from, { low, high } = this.view.bounds();
@@ -4474,7 +4534,9 @@ var gpustreamlab = (() => {
 
   // paint_bars.js
   var WIDE_PX = 4;
-  var LABEL_MIN_PX = 26;
+  var LABEL_MIN_PX = 12;
+  var NUMBERS = /(?<![^\s_\-#:/.=[(])[0-9]+(?![^\s_\-:/.,\])])/g;
+  var LEAST_LETTERS = 4;
   var LONELY_PX = 3;
   var MOMENT_PX = 5;
   var FADE_PX = 4;
@@ -4546,23 +4608,27 @@ var gpustreamlab = (() => {
   var isMatch = ({ view, items }, { row }, i) => view.store.matchCount(row, items.first[i], items.last[i]) > 0;
   var isOne = ({ first, last }, i) => first[i] === last[i];
   function fillBoxes(ctx, painter, segments, { x, w, ns }) {
-    const { view, items, looks, ratio, hatches } = painter, edge = Math.max(1, Math.round(ratio)), isSplit = hasPartitions(view.planned), pale = openShade(painter.theme);
+    const { view, items, looks, ratio, hatches } = painter, edge = Math.max(1, Math.round(ratio)), pale = openShade(painter.theme);
     eachItem(segments, (i, segment) => {
       const { columns, top, height } = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at);
       const isDim = view.matches && !isMatch(painter, segment, i);
       if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
         const share = Math.min(1, items.busy[i] / ns[i]), isHost = view.tables.lanes[columns.lane].host;
-        const isHollow = !isHost && (shape === OPEN || columns.isPale), isHigh = isSplit && !isHost;
-        view.painted.isDense ||= !isOne(items, i) && isHigh === isSplit;
-        const load = isHigh ? height : Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height));
+        const isHollow = !isHost && (shape === OPEN || columns.isPale);
+        view.painted.isDense ||= !isOne(items, i);
+        const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height));
         const box2 = { left: x[i], top: top + height - load, width: w[i], height: load, edge }, code2 = looks.load(columns, at);
-        ctx.fillStyle = looks.shades[code2][isDim ? isHollow ? 1 : DIM_SHADE : isHollow ? pale : isHigh ? loadShade(share) : SHADES];
+        ctx.fillStyle = looks.shades[code2][isDim ? isHollow ? 1 : DIM_SHADE : isHollow ? pale : SHADES];
         ctx.fillRect(box2.left, box2.top, box2.width, box2.height);
         if (isHollow) outlineBox(ctx, box2, isDim ? looks.shades[code2][DIM_SHADE] : looks.lines[code2], true);
         return;
       }
       const full = shape === OPEN || columns.isPale ? isDim ? 1 : pale : isDim ? DIM_SHADE : SHADES;
       const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
+      if (shape === HOLLOW && columns.isPale && !isDim) {
+        ctx.fillStyle = looks.shades[code][pale + 2];
+        ctx.fillRect(x[i], top, w[i] - edge, height);
+      }
       if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN);
       if (shape === HOLLOW) return;
       ctx.fillStyle = looks.shades[code][full];
@@ -4573,7 +4639,6 @@ var gpustreamlab = (() => {
       ctx.fillRect(x[i], top, w[i] - edge, height);
     });
   }
-  var loadShade = (share) => Math.round(LEAST_SHADE + share * (SHADES - LEAST_SHADE));
   function paintHits(ctx, painter, segments, { x, w }) {
     const least = Math.round(LEAST_HIT_PX * painter.ratio), high = Math.round(HIT_PX2 * painter.ratio);
     ctx.fillStyle = painter.theme.accent;
@@ -4605,28 +4670,35 @@ var gpustreamlab = (() => {
     setPen(ctx, BAR_INK, 11);
     eachItem(segments, (i, { columns, top, bottom }) => {
       if (bottom - top < 12 || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return;
-      const left = Math.max(x[i] / ratio, frame.left) + 5, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 5;
+      const left = Math.max(x[i] / ratio, frame.left) + 2, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 3;
       labelBar(ctx, painter, columns, items.first[i], { left, room: right - left, middle: (top + bottom) / 2 });
     });
   }
   function labelBar(ctx, painter, columns, at, { left, room, middle }) {
-    const { view, looks, texts, theme } = painter;
-    const text = texts.fit(ctx, view.tables.names[columns.name[at]] ?? "", room);
+    const { view, looks, texts, theme } = painter, text = barText(ctx, texts, view.tables.names[columns.name[at]] ?? "", room);
     if (!text) return;
     const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches), isSolid = looks.shape(columns, at) === SOLID;
-    const time = isDim || room - used < 50 ? "" : formatNs(columns.end[at] - columns.start[at]);
-    const write = (word, x) => {
-      if (isSolid && !isDim && painter.hasHatch(looks.hatch(columns, at))) {
-        ctx.fillStyle = looks.fills[looks.code(columns, at)];
-        ctx.fillRect(x - 2, middle - 7, texts.width(ctx, word) + 4, 14);
-      }
-      ctx.fillStyle = isDim ? theme.soft : isSolid ? BAR_INK : theme.ink;
-      ctx.fillText(word, x, middle + 0.5);
-    };
-    write(text, left);
-    if (!time || texts.width(ctx, time) > room - used - 16) return;
-    write(time, left + used + 8);
+    const from = left + (room - used) / 2;
+    if (isSolid && !isDim && painter.hasHatch(looks.hatch(columns, at))) {
+      ctx.fillStyle = looks.fills[looks.code(columns, at)];
+      ctx.fillRect(from - 2, middle - 7, used + 4, 14);
+    }
+    ctx.fillStyle = isDim ? theme.soft : isSolid ? BAR_INK : theme.ink;
+    ctx.fillText(text, from, middle + 0.5);
   }
+  function barText(ctx, texts, name, room) {
+    if (texts.width(ctx, name) <= room) return name;
+    const short = shortName(name), number = short.match(NUMBERS)?.at(-1);
+    if (short !== name && texts.width(ctx, short) <= room) return short;
+    if (number === void 0) return leastFit(texts.fit(ctx, short, room));
+    const rest = leastFit(texts.fit(ctx, short.replace(number, "").trim(), room - texts.width(ctx, `${number} `)));
+    return rest ? `${number} ${rest}` : texts.width(ctx, number) <= room ? number : "";
+  }
+  var shortName = (name) => {
+    const plain2 = name.replace(/^(memcpy|memset|void)\s+/i, "");
+    return plain2.includes("::") || /<.*>/.test(plain2) ? plain2.match(/^[\w:]+/)?.[0].split("::").at(-1) || plain2 : plain2;
+  };
+  var leastFit = (text) => text.length < LEAST_LETTERS && text.endsWith("…") ? "" : text;
   function paintStrays(ctx, { items, ratio, theme }, segments, { x, w }) {
     let corners = "";
     eachItem(segments.filter(({ columns }) => columns.hasWork), (i, { columns, top, bottom }) => {
@@ -4651,6 +4723,50 @@ var gpustreamlab = (() => {
     Object.assign(ctx, { fillStyle: fill, strokeStyle: line, lineWidth: width });
     ctx.fill(shape);
     ctx.stroke(shape);
+  }
+
+  // went.js
+  function addWent(viewer) {
+    const { view } = viewer, element = makeNode("section", { class: "gsl-went", "aria-label": "Where the time went", hidden: true });
+    viewer.element.prepend(element);
+    const light = (piece) => view.set("lit", view.lit === piece ? null : piece);
+    const show = () => {
+      const { pieces = [], said = "" } = view.why?.went ?? {};
+      element.hidden = !pieces.length;
+      if (view.lit && !pieces.includes(view.lit)) view.set("lit", null);
+      element.replaceChildren(makeNode("h3", { text: "Where the time went" }), makeNode("div", { class: "gsl-shares" }, ...pieces.map((piece) => pieceNode(piece, () => light(piece)))), makeNode("p", { text: said }));
+      press();
+    };
+    const press = () => {
+      const { pieces = [] } = view.why?.went ?? {};
+      element.querySelectorAll(".gsl-share").forEach((button, place) => button.setAttribute("aria-pressed", String(view.lit === pieces[place])));
+    };
+    view.on("look", (property) => {
+      if (property === "why") show();
+      else if (property === "lit") press();
+    });
+    show();
+  }
+  function pieceNode({ label, about, fill, ns }, onclick) {
+    const text = `${label} ${formatNs(ns)}`, title = `${text}: ${about}. Click to see where`;
+    const button = makeNode("button", { type: "button", class: "gsl-share", title, "aria-label": title, onclick }, makeNode("span", { text: label }), makeNode("b", { text: formatNs(ns) }));
+    button.style.flexGrow = String(ns);
+    button.style.setProperty("--gsl-fill", fill === "none" ? "transparent" : fill);
+    button.classList.toggle("gsl-nothing", fill === "none");
+    return button;
+  }
+  function paintLit(ctx, { view, theme }) {
+    if (!view.lit) return;
+    const { frame } = view;
+    ctx.fillStyle = theme.accent;
+    for (const [start, end] of view.lit.places) {
+      const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end)), wide = Math.max(1, right - left);
+      if (right < frame.left || left > frame.right) continue;
+      ctx.globalAlpha = 0.18;
+      ctx.fillRect(left, frame.top, wide, view.parts.innerPx);
+      ctx.globalAlpha = 1;
+      ctx.fillRect(left, frame.top, wide, 3);
+    }
   }
 
   // paint.js
@@ -4692,17 +4808,19 @@ var gpustreamlab = (() => {
         paintMemory(ctx, this);
         paintLaneLabels(ctx, this);
       });
-      paintStrips(ctx, this);
+      paintCard(ctx, this);
       paintMarks(ctx, this);
       view.eachPane(() => paintGroups(ctx, this));
       paintOpen(ctx, this);
       paintMemoryLabels(ctx, this);
-      paintAxisTitle(ctx, this);
+      paintIdle(ctx, this);
+      paintAxisBase(ctx, this);
       if (view.store.length ? !this.items.length : !view.openWork.length) paintEmpty(ctx, this);
     }
     paintOverlay(ctx, ratio) {
       this.ratio = ratio;
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      paintLit(ctx, this);
       paintOwnEdges(ctx, this);
       paintOwnLaunches(ctx, this);
       paintSelection(ctx, this);
@@ -4713,11 +4831,21 @@ var gpustreamlab = (() => {
       paintMoreLanes(ctx, this);
     }
   };
-  function paintAxisTitle(ctx, { view, theme, texts }) {
-    const { frame } = view, base = tickBase(view.x0, view.x1 - view.x0);
-    setPen(ctx, base ? theme.ink : theme.soft, 12, "center");
-    const text = base ? `from ${formatBase(base)} after the first start` : "time since the first start";
-    ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38);
+  function paintAxisBase(ctx, painter) {
+    const { view, theme, texts } = painter, { frame } = view, base = tickBase(view.x0, view.x1 - view.x0), hidden = painter.hiddenEdges;
+    const waits = `${formatCount(hidden)} waits hidden`, words = base ? [`from ${formatBase(base)} on`, `${formatBase(base)} +`] : hidden ? [`${waits}: point at a span`, waits] : [];
+    setPen(ctx, base ? theme.ink : theme.soft, 11, "right");
+    ctx.fillText(firstFit(ctx, texts, words, frame.left - 26), frame.left - 22, frame.top - 13);
+  }
+  function paintIdle(ctx, { view, theme }) {
+    const { idle } = view.tables;
+    if (!idle) return;
+    clipLanes(ctx, view, 0, () => {
+      const middle = view.yAt((idle.top + idle.bottom) / 2);
+      setPen(ctx, theme.soft, 11);
+      paintCaret(ctx, view.frame.left + 7, middle, true);
+      ctx.fillText(idle.text, view.frame.left + 16, middle);
+    });
   }
   function paintEmpty(ctx, { view, theme, texts }) {
     const { store, frame: { left, right } } = view, x = (left + right) / 2, y = (view.lanesTop() + view.lanesBottom()) / 2;
@@ -4819,11 +4947,7 @@ var gpustreamlab = (() => {
     bar.addEventListener("scroll", () => view.scrollTo(bar.scrollTop));
   }
   function useWheel(viewer) {
-    const { view, element, figureElement } = viewer;
-    let isEntered = false;
-    const leave = () => {
-      isEntered = false;
-    };
+    const { view, figureElement } = viewer;
     const wheel = (event) => {
       const { x, y } = viewer.pointOf(event);
       const stepPx = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? view.lanesPx : 1;
@@ -4833,27 +4957,20 @@ var gpustreamlab = (() => {
       if (isSideways && !isBeside) {
         event.preventDefault();
         view.panBy(event.deltaX * stepPx / (view.frame.right - view.frame.left));
-      } else if (!isBeside && !event.shiftKey && (hasKey || isEntered)) {
+      } else if (!isBeside && !event.shiftKey && (hasKey || y < view.frame.top)) {
         event.preventDefault();
         view.zoomBy(Math.exp(event.deltaY * stepPx / WHEEL_PX), view.timeAt(x));
-      } else if (!hasKey && (isBeside || event.shiftKey) && view.canScroll && y < view.lanesBottom()) {
+      } else if (!hasKey && (isBeside || event.shiftKey || !pageScrolls()) && view.canScroll && y < view.lanesBottom()) {
         const before = view.scrollPx;
         view.scrollTo(before + (event.deltaY || event.deltaX) * stepPx);
         if (view.scrollPx !== before) event.preventDefault();
       }
     };
     figureElement.addEventListener("wheel", wheel, { capture: true, passive: false });
-    const enter = (event) => {
-      isEntered = event.button === 0 && event.pointerType !== "touch";
-    };
-    figureElement.addEventListener("pointerdown", enter, true);
-    element.addEventListener("pointerleave", leave);
-    element.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") leave();
-    }, true);
-    element.addEventListener("focusout", (event) => {
-      if (!element.contains(event.relatedTarget)) leave();
-    });
+  }
+  function pageScrolls() {
+    const { scrollHeight, clientHeight } = document.documentElement;
+    return window.parent !== window || scrollHeight > clientHeight + 1 || Boolean(document.querySelector(".jp-Notebook, .jp-RenderedHTMLCommon"));
   }
   function useDrag(viewer) {
     const { view, figureElement } = viewer, held = /* @__PURE__ */ new Map();
@@ -5032,7 +5149,7 @@ var gpustreamlab = (() => {
       box.value = text ?? "";
       run();
     });
-    commands.clearSearch = clear;
+    commands.clearSearch = () => Boolean(box.value) && (clear(), true);
   }
   function matchPlace({ pinned, store, matches }, total) {
     if (!pinned || !isSpan(pinned) || !store.row(pinned.row).isMatch(pinned.index, matches)) return `${formatCount(total)} found`;
@@ -5108,9 +5225,8 @@ var gpustreamlab = (() => {
     };
     const refresh = () => {
       state.frame = 0;
-      const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer));
-      if (!told) return hide();
-      const { key, hit = null } = told;
+      const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer)), { key, hit = null } = told || {};
+      if (!told || hit && viewer.drawer.isOpen && key === keyOf(view, view.pinned)) return hide();
       if (key !== state.key) {
         state.key = key;
         tip.replaceChildren(...told.nodes());
@@ -5145,13 +5261,14 @@ var gpustreamlab = (() => {
   function toldAt(view, { x, y }) {
     const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y);
     if (sign) return plain(signTitle(view, sign.piece), [], [sign.piece.text, sign.piece.fix, moreText(sign.more)]);
-    if (hit) return { hit, key: JSON.stringify([hit, view.store.length]), nodes: () => hitNodes(view, hit) };
+    if (hit) return { hit, key: keyOf(view, hit), nodes: () => hitNodes(view, hit) };
     if (marks.length) return { key: JSON.stringify(marks.map(({ time, text }) => [time, text])), nodes: () => markNodes(marks) };
     const memory = memoryAt(view, x, y);
     if (memory) return plain(`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts);
-    const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : stripAt(view, x, y)) ?? [];
+    const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : cardAt(view, x, y)) ?? [];
     return title === void 0 ? null : plain(title, facts, [hint]);
   }
+  var keyOf = (view, hit) => JSON.stringify([hit, view.store.length]);
   var plain = (...told) => ({ key: JSON.stringify(told), nodes: () => tipNodes(...told) });
   function tipNodes(title, facts, lines = []) {
     const below = lines.filter(Boolean).map((text) => makeNode("p", { text, dir: "auto" }));
@@ -5302,15 +5419,15 @@ var gpustreamlab = (() => {
   var AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp: false };
   function addTotals(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true });
-    viewer.panels.append(panel);
+    const panel = viewer.drawer.add("selection", "Totals");
     const state = { ...AT_FIRST, selection: null }, commands = viewer.commands;
-    const draw = () => showTotals(viewer, panel, state, change2);
+    const draw = (isAsked) => showTotals(viewer, panel, state, change2, isAsked);
     const change2 = (changes) => {
+      const wasOpen = state.isOpen;
       Object.assign(state, changes);
-      draw();
+      draw(!wasOpen);
     };
-    const open = () => change2({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope });
+    const open = () => change2({ isOpen: true, scope: !viewer.drawer.isOpen && viewer.drawer.isWhole ? "all" : state.scope === "selection" && !view.selection ? "view" : state.scope });
     const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() });
     viewer.tools.append(button);
     const later = throttled(viewer, () => {
@@ -5342,16 +5459,15 @@ var gpustreamlab = (() => {
     const start = Math.floor(found?.start), end = Math.ceil(found?.end), own = { start, end, lanes: found?.lanes, isAll: found?.lanes === lanes && isAll };
     return end > start ? { ...own, of: own.isAll ? all : own } : null;
   }
-  function showTotals(viewer, panel, state, change2) {
-    const { view } = viewer, own = state.isOpen ? windowOf(view, state) : null;
-    panel.hidden = !state.isOpen;
-    if (!own) return panel.replaceChildren(...state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : []);
+  function showTotals(viewer, panel, state, change2, isAsked) {
+    const { view, drawer } = viewer, own = state.isOpen ? windowOf(view, state) : null;
+    if (!own) return drawer.fill(panel, state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : [], isAsked);
     state.reachNs = view.store.lastNs;
-    const scrolled = panel.querySelector(".gsl-table")?.scrollTop ?? 0, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry;
+    const scrolled = drawer.element.scrollTop, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry;
     const table = totalTable(view, state, rowsOf(view, state.by, totals(view.store, view.tables, own), own), change2);
     const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What is hidden counts too." })] : [];
-    panel.replaceChildren(head(viewer, panel, state, own, change2), table, ...note);
-    table.scrollTop = scrolled;
+    drawer.fill(panel, [head(viewer, panel, state, own, change2), table, ...note], isAsked);
+    if (!isAsked) drawer.element.scrollTop = scrolled;
     if (focused) [...panel.querySelectorAll("[data-entry]")].find(({ dataset }) => dataset.entry === focused)?.focus({ preventScroll: true });
   }
   function head(viewer, panel, state, own, change2) {
@@ -5404,36 +5520,38 @@ var gpustreamlab = (() => {
       partition: "Time in which anything used the partition's SMs: what overlaps counts once, and copies use none",
       pair: `Time in which both were ${word}, and its share of the time of the stream that has less of it`
     }[by];
-    const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", title: about, "aria-sort": own === key ? isUp ? "ascending" : "descending" : null }, makeButton(text, {
+    const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", role: "columnheader", title: about, "aria-sort": own === key ? isUp ? "ascending" : "descending" : null }, makeButton(text, {
       label: `Sort by ${text}`,
       "data-entry": `sort ${own}`,
       onclick: () => change2({ sort: own, isUp: own === key ? !isUp : own === "text" })
     }));
-    const body = makeNode("tbody", {}, ...rows.slice(0, TABLE_ROWS).map((row) => {
+    const body = makeNode("tbody", { role: "rowgroup" }, ...rows.slice(0, TABLE_ROWS).map((row) => {
       const isOn = Boolean(row.entry) && isAlone(view, row.entry), swatch = row.style?.fill ? makeSwatch(row.style) : null;
       const name = row.entry ? makeNode("button", { type: "button", "aria-pressed": String(isOn), "data-entry": `row ${row.text}`, text: row.text }) : row.text;
       const click = row.entry && { class: "gsl-row", onclick: () => showOnly(view, row.entry) };
-      return makeNode("tr", { ...click }, makeNode("th", { scope: "row", title: row.text, dir: "auto" }, swatch, name), ...columns.map((column) => makeNode("td", { text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })));
+      return makeNode("tr", { role: "row", ...click }, makeNode("th", { scope: "row", role: "rowheader", title: row.text, dir: "auto" }, swatch, name), ...columns.map((column) => makeNode("td", { role: "cell", text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })));
     }));
     const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : "";
     if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })));
-    const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
-    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
+    const heads = makeNode("thead", { role: "rowgroup" }, makeNode("tr", { role: "row" }, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
+    return makeNode("div", { class: "gsl-table" }, makeNode("table", { role: "table", title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
   }
 
   // viewer.js
   var RIM_PX2 = 2;
-  var AXIS_PX = 48;
+  var NEWS_PX = 18;
+  var GUTTER_PX = 30;
+  var AXIS_PX = 24;
   var PHONE_PX = 560;
   var LEAST_FIGURE_PX = 240;
   var LEAST_PHONE_PX = 340;
   var CELL_SHARE = 0.72;
-  var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
+  var ABOVE = /* @__PURE__ */ new Set(["lit", "hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress];
+  var CONTROLS = [addWent, addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addLegend, addFollow, addAddress];
   var Viewer = class {
-    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null }) {
-      Object.assign(this, { Bokeh, item, askWhy, fills, address, notes, savePage });
+    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, opens = false, address = null, notes = null, savePage = null }) {
+      Object.assign(this, { Bokeh, item, askWhy, fills, opens, address, notes, savePage });
       this.makeFrame(element);
       this.commands = {};
       this.view = new View(tables, store);
@@ -5452,10 +5570,10 @@ var gpustreamlab = (() => {
       this.bar = part("bar", this.tools);
       this.news = part("news");
       this.figureElement = part("figure", this.news);
-      this.panels = part("panels");
+      this.body = part("body", this.figureElement, part("minimap"));
       this.status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" });
       const about = { tabindex: "0", role: "region", "aria-label": "Timeline. Press question mark for its keys." };
-      this.element = make("viewer", about, this.bar, this.figureElement, part("minimap"), this.panels, this.status);
+      this.element = make("viewer", about, this.bar, this.body, this.status);
       this.element.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`;
       parent.append(this.element);
     }
@@ -5484,6 +5602,7 @@ var gpustreamlab = (() => {
     async start() {
       while (!this.figureElement.isConnected && !this.isDestroyed) await new Promise((done) => setTimeout(done, 50));
       if (this.isDestroyed) return this;
+      addDrawer(this);
       this.document = this.Bokeh.require("document/document").Document.from_json(structuredClone(this.item.doc));
       this.plot = this.document.roots()[0];
       this.preparePlot();
@@ -5502,7 +5621,7 @@ var gpustreamlab = (() => {
     preparePlot() {
       const { plot, view } = this;
       plot.renderers = [];
-      plot.below[0].formatter = tickFormatter(this.Bokeh, view);
+      plot.above[0].formatter = tickFormatter(this.Bokeh, view);
       leaveViewport(plot);
       this.layers = addLayers(this.Bokeh, plot, view, this.painter);
       this.sizePlot();
@@ -5512,21 +5631,28 @@ var gpustreamlab = (() => {
     // Room for the names and the lanes there are now. Setting what is set already does nothing.
     sizePlot() {
       const { plot, view } = this, width = this.figureElement.clientWidth || 1200;
-      view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX2), this.fills);
-      const { innerPx } = view.parts;
-      const height = innerPx + AXIS_PX + RIM_PX2, namesPx = Math.max(90, width * NARROW_BORDER);
-      const left = Math.round(Math.min(view.tables.border_px, namesPx));
-      plot.setv({ height, min_border_top: RIM_PX2, min_border_bottom: AXIS_PX, min_border_left: left });
-      if (!this.plotView) view.frame = { left, top: RIM_PX2, right: width, bottom: RIM_PX2 + innerPx };
+      const below = view.isLive ? NEWS_PX : RIM_PX2;
+      view.setRoom(Math.round(this.figureRoom() - AXIS_PX - below));
+      const { innerPx } = view.parts, height = innerPx + AXIS_PX + below, namesPx = Math.max(90, this.drawer.leastPx * NARROW_BORDER);
+      const left = Math.round(Math.min(this.gutterPx(), namesPx));
+      plot.setv({ height, min_border_top: AXIS_PX, min_border_bottom: below, min_border_left: left });
+      if (!this.plotView) view.frame = { left, top: AXIS_PX, right: width, bottom: AXIS_PX + innerPx };
       plot.y_range.setv({ start: innerPx, end: 0 });
       this.figureElement.style.minHeight = `${height}px`;
     }
-    // How high the figure may be, so that its axis, the controls and the panels below it are in view together. A page fills the
-    // window; in a notebook's cell, and beside others, the panels come below.
+    // How wide the names need to be that are shown; two timelines that are compared have what both need.
+    gutterPx() {
+      const { tables, laneOrder } = this.view, ctx = this.measuring ??= document.createElement("canvas").getContext("2d");
+      if (tables.shares_border) return tables.border_px;
+      ctx.font = `12px ${FONT}`;
+      const texts = [...laneOrder.map((code) => [tables.lanes[code].label, tables.lanes[code].detail].filter(Boolean).join(" · ")), ...tables.card_rows.map(({ label }) => label), "kernels captured"];
+      return Math.max(...(tables.capture?.shown ? texts : texts.slice(0, -1)).map((text) => this.painter.texts.width(ctx, text)), 40) + GUTTER_PX + (tables.groups.length ? BAND_PX : 0);
+    }
+    // How high the figure may be, so that its axis and the controls are in view together. A page fills the window.
     figureRoom() {
       const { element, figureElement } = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight;
       const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX;
-      if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + this.panels.offsetHeight);
+      if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides);
       const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom;
       return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides);
     }
@@ -5572,7 +5698,7 @@ var gpustreamlab = (() => {
         clearTimeout(due);
         due = setTimeout(() => reviveCanvases(this.figureElement), 400);
       });
-      for (const element of [...this.element.children, ...this.fills ? [document.documentElement] : []]) observer.observe(element);
+      for (const element of [this.bar, ...this.body.children, ...this.fills ? [document.documentElement] : []]) observer.observe(element);
       window.addEventListener("resize", () => this.sizePlot(), { signal: this.signal });
       this.atEnd(() => {
         clearTimeout(due);

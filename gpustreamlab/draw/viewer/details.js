@@ -10,12 +10,13 @@ import { FILTER_KEYS } from "./view.js"
 import { linkList, spanLink, waitFacts, waitNodes } from "./waits.js"
 import { showPiece } from "./why.js"
 
+const FIRST_FACTS = new Set(["stray", "stream", "thread", "partition", "kind", "call", "blocked", "SMs", "range", "names"])
+
 /** Pin what is clicked, and show its details until Esc. */
 export function addDetails(viewer) {
   const { view } = viewer
-  const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true })
-  viewer.panels.append(panel)
-  const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }) }
+  const panel = viewer.drawer.add("details", "Details of the pinned span")
+  const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits gsl-ties" }) }
   const refresh = property => keepPinned(viewer, panel, state, property)
   onClick(viewer, event => { if (!viewer.commands.isMeasuring()) pinUnder(viewer, event) })
   view.on("look", refresh)
@@ -60,17 +61,16 @@ function showWaits(view, { waits }) {
 }
 
 function showDetails(viewer, panel, hit, waits) {
-  const { view } = viewer
-  panel.hidden = !hit
-  if (!hit) return panel.replaceChildren()
-  const title = hitTitle(view, hit)
-  const facts = [...hitFacts(view, hit), ...placeFacts(view, hit)]
+  const { view, drawer } = viewer
+  if (!hit) return drawer.fill(panel, [])
+  const title = hitTitle(view, hit), [start, end] = timesOf(view, hit)
+  const facts = [...hitFacts(view, hit), ...placeFacts(view, hit)], isFirst = ([label]) => FIRST_FACTS.has(label)
   const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) })
   const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(...timesOf(view, hit)) })
   const close = makeButton("Unpin", { key: "Escape", onclick: () => { view.set("pinned", null); viewer.focus() } })
-  const head = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close)
-  waits.replaceChildren()
-  panel.replaceChildren(head, factList(facts), waits, ...enclosingNodes(view, hit))
+  const head = makeNode("header", {}, makeNode("h3", { text: `${title} · ${formatNs(end - start)}`, dir: "auto" }), zoom, copy, close)
+  waits.replaceChildren(...waitNodes(view, hit))
+  drawer.fill(panel, [head, factList(facts.filter(isFirst)), waits, makeNode("div", { class: "gsl-ties" }, ...enclosingNodes(view, hit)), factList(facts.filter(fact => !isFirst(fact)))], true)
   viewer.announce([title, ...facts.slice(0, 6).map(pair => pair.join(" "))].join(", "))
 }
 

@@ -111,7 +111,7 @@ function launchFacts(view, row, index) {
     if (fullName && fullName !== nameOf(view, row.name[index])) facts.push(["in full", fullName])
     // A simulated device knows of no threads.
     const threads = block.some(Boolean) ? ` × ${sizesText(block)} threads` : ""
-    if (grid.some(Boolean)) facts.push(["grid", `${sizesText(grid)} blocks${threads}${smsText(view, row, index, grid)}`])
+    if (grid.some(Boolean)) facts.push(...smsFacts(view, row, index, grid), ["grid", `${sizesText(grid)} blocks${threads}`])
     if (registers) facts.push(["registers", `${registers} a thread`])
     if (staticBytes + dynamicBytes) facts.push(["shared", sharedText(staticBytes, dynamicBytes)])
     if (graph) facts.push(["graph", `launched by CUDA graph ${graph}`])
@@ -121,10 +121,10 @@ function launchFacts(view, row, index) {
 }
 
 /** On how many SMs a kernel ran at most: a block is on one, and those of its partition are all that it may use. */
-function smsText({ tables }, row, index, grid) {
+function smsFacts({ tables }, row, index, grid) {
   const code = row.partition[index], { device } = tables.lanes[row.lane]
   const sms = code ? tables.partitions[code]?.sms : tables.cards.find(card => tables.cards.length === 1 || card.device === device)?.sms
-  return sms ? `, on at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)} SMs` : ""
+  return sms ? [["SMs", `at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)}`]] : []
 }
 
 /** "96 × 2": sizes of 1 at the end are left out. */

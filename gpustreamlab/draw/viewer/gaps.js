@@ -6,7 +6,7 @@ import { makeButton, makeNode } from "./nodes.js"
 import { unionsOf } from "./unions.js"
 import { linkList, spanLink, spanStartingAt } from "./waits.js"
 import { isTold, reasonsOf, showPiece } from "./why.js"
-import { signButton } from "./why_panel.js"
+import { signButton } from "./findings.js"
 
 const NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with."
 const NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began."
@@ -32,9 +32,7 @@ function gapOf(view, lane, time) {
 /** Show the details of the gap that was clicked, until Esc. */
 export function addGaps(viewer) {
   const { view } = viewer
-  const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true })
-  viewer.panels.append(panel)
-  const show = () => showGap(viewer, panel)
+  const section = viewer.drawer.add("gap", "Details of the gap"), show = () => showGap(viewer, section)
   view.on("look", property => {
     if (property === "pinned" && view.pinned && view.gap) view.set("gap", null)
     else if (property === "gap" || (property === "why" && view.gap)) show()
@@ -45,17 +43,15 @@ export function addGaps(viewer) {
   })
 }
 
-function showGap(viewer, panel) {
-  const { view } = viewer, { gap } = view
-  panel.hidden = !gap
-  panel.replaceChildren()
-  if (!gap) return
+function showGap(viewer, section) {
+  const { view, drawer } = viewer, { gap } = view
+  if (!gap) return drawer.fill(section, [])
   const title = `idle ${exactTime(gap.end - gap.start)}`, why = gapReasons(viewer, gap)
   const word = reasonsOf(view).gapWords.get(`${gap.lane} ${gap.end}`)
   const facts = [["stream", laneText(view.tables.lanes[gap.lane])], ["from", exactTime(gap.start)], ["to", exactTime(gap.end)], ...(word ? [["idle for", word]] : [])]
   const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(gap.start, gap.end) })
   const close = makeButton("Close", { key: "Escape", onclick: () => { view.set("gap", null); viewer.focus() } })
-  panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why)
+  drawer.fill(section, [makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why], true)
   viewer.announce([title, ...facts.map(pair => pair.join(" ")), ...why.map(node => node.textContent)].join(", "))
 }
 

@@ -12,12 +12,12 @@ const HELP_ROWS = [
   ["M or R", "Ruler: click twice; Enter takes the pinned span"],
   ["T", "Totals by name, stream, partition; again: closes"],
   ["E", "Show, hide the waits (arrows)"],
-  ["Y", "The next sign: why, hazard, stray, wait, note"],
+  ["Y", "The next finding or note"],
   ["N", "Write a note: of what is pinned or selected, else at the pointer"],
   ["V", "How the picture looks"],
   ["L", "A lane: fold, pin, hide"],
   ["PgUp  PgDn", "Scroll the lanes"],
-  ["Esc", "Leave ruler, unpin, unselect, end the search"],
+  ["Esc", "Leave ruler, unpin, unselect, end the search, shut the drawer"],
 ]
 const HELP_SEARCH_ROWS = [
   ['gemm  "step 3"', "Part of a name; quotes hold words together"],
@@ -33,7 +33,7 @@ const HELP_MOUSE_ROWS = [
   ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
   ["Shift+drag", "Select a window and lanes: totals and overlap"],
   ["Lane's name", "Click: fold, pin, hide"],
-  ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
+  ["Click", "A span: its details; a gap of a lane: why it was idle"],
   ["Click in legend", "Hide, show; with Alt or Ctrl: only this"],
 ]
 

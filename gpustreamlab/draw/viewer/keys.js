@@ -40,8 +40,8 @@ export function addKeys(viewer) {
 function isForTimeline(event, root, state) {
   if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false
   const target = event.composedPath()[0]
-  // A sheet has keys of its own, and a table that has the focus scrolls.
-  if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-table") && SCROLLS.test(event.key))) return false
+  // A sheet has keys of its own, and the drawer scrolls where it has the focus itself.
+  if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-drawer") && SCROLLS.test(event.key))) return false
   if (event.key === "Escape" && document.body.popover !== undefined && document.querySelector(".gsl-about:popover-open")) return false // The browser shuts it.
   if (root.contains(target) || root.contains(event.target)) return true
   const hasNoFocus = target === document.body || target === document.documentElement || (isPageOfOne() && target.closest?.(".gsl-head"))
@@ -107,10 +107,10 @@ function fitNext(view) {
 function leaveOne(viewer) {
   const { view } = viewer, commands = viewer.commands
   if (commands.leaveRuler()) return
-  if (view.pinned) return view.set("pinned", null)
-  if (view.gap) return view.set("gap", null)
-  if (view.reason) return view.set("reason", null)
-  if (!commands.closeTotals()) commands.clearSearch()
+  const chosen = ["pinned", "reason", "gap"].filter(key => view[key])
+  if (chosen.length) return chosen.forEach(key => view.set(key, null))
+  if (view.lit) return view.set("lit", null)
+  if (!commands.closeTotals() && !commands.clearSearch()) commands.shutDrawer()
 }
 
 /** Pin the previous or next span of the pinned one's row. */

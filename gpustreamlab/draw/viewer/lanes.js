@@ -14,15 +14,16 @@ export function addLanes(viewer) {
   let grip = null
   const down = event => {
     const point = viewer.pointOf(event), name = nameAt(view, point.x, point.y)
-    if (!name || event.button || point.x >= view.frame.left) return
+    if (!name || event.button || point.x >= view.frame.left && !name.idle) return
     event.stopImmediatePropagation() // Nothing is pinned or moved.
     grip = { ...name, point }
   }
   const up = event => {
     if (!grip) return
     event.stopImmediatePropagation()
-    const { lane: code, group, point } = grip, lane = view.planned.lanes[code]
+    const { lane: code, group, idle, point } = grip, lane = view.planned.lanes[code]
     grip = null
+    if (idle) return view.arrange({ idle: true })
     if (group) change(viewer, "folded", groupKey(group), group.label)
     else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name)
     else setTimeout(() => showSheet(code, event.clientY)) // The browser shuts what opens while the button goes up.
@@ -38,6 +39,8 @@ export function nameAt(view, x, y) {
   const isPinned = y < view.frame.top + view.pinnedPx
   const group = !isPinned && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0]
   if (group) return { group }
+  const { idle } = view.tables
+  if (idle && y >= view.yAt(idle.top) && y < view.yAt(idle.bottom)) return { idle }
   if (x >= view.frame.left) return null
   const lane = view.visibleLanes().find(code => {
     const { top, bottom } = view.tables.lanes[code]
@@ -47,7 +50,8 @@ export function nameAt(view, x, y) {
 }
 
 /** What a name stands for, in full: a title, pairs of label and text, and what a click does. */
-export function nameFacts(view, { lane: code, group }) {
+export function nameFacts(view, { lane: code, group, idle }) {
+  if (idle) return [idle.text, [], "Click: show them"]
   if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`]
   const lane = view.planned.lanes[code], rows = view.laneRows[code].map(row => view.store.row(row))
   const spans = rows.reduce((sum, row) => sum + row.countSum(0, row.length - 1), 0)
@@ -114,14 +118,15 @@ function addChoices(viewer) {
   if (view.isLive || view.planned.memory?.length) {
     menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: memory => view.arrange({ memory }) })
   }
+  menu.toggle("Lanes", { label: "Streams without work", get: () => view.layout.idle, set: idle => view.arrange({ idle }) })
   menu.action("Lanes", { label: "Fold, pin or hide a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })
   menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) })
   menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set(), pinned: new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size + view.layout.pinned.size) })
   menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() })
   const plain = layout => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout)
   view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), kept => {
-    const { memory, ...sets } = kept ?? JSON.parse(first)
+    const { memory, idle, ...sets } = kept ?? JSON.parse(first)
     const chosen = Object.fromEntries(Object.keys(SETS).map(name => [name, new Set(sets[name])]))
-    view.arrange({ memory: memory === true, ...chosen })
+    view.arrange({ memory: memory === true, idle: idle === true, ...chosen })
   })
 }

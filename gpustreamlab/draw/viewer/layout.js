@@ -1,84 +1,73 @@
-// Where lanes stand: what Python planned, in the heights, the groups and the order that were chosen here.
+// Where lanes stand: what Python planned, in the groups and the order that were chosen here.
 
-const LEAST_SCALE = 0.7 // Of lanes that fit into their room.
-const LEAST_PX = 12 // A lane has room for its name.
-const HOST_SHARE = 0.6 // Of the height of streams: a thread has many rows, one for each depth of its calls.
-const LARGEST_PX = 96 // Few lanes fill the room until their highest row is that high.
 const FOLDED_PX = 16
-const HEAD_PX = 22 // Of a group.
-const LAYER_GAP_PX = 3 // Above the memory of a lane, as in draw/_scene.py.
+const LAYER_GAP_PX = 1 // Above the memory of a lane, as in draw/_scene.py.
 const PINNED_GAP_PX = 4 // Between the lanes that stay at the top and those that scroll.
 const AWAY_PX = -1e5 // Where lanes are that are not shown.
 
 /** What can be chosen of the lanes; lanes and groups by their keys, which stay the same when the trace is drawn again. */
-export const firstLayout = () => ({ memory: false, folded: new Set(), hidden: new Set(), pinned: new Set() })
+export const firstLayout = () => ({ memory: false, idle: false, folded: new Set(), hidden: new Set(), pinned: new Set() })
 
 export const laneKey = ({ name, host }) => host ? `host ${name}` : name
 export const groupKey = ({ label }) => `group ${label.split(" · ")[0]}`
 
 /**
  * Lay the lanes out: `tables` with places of their own, `order` (codes of the shown lanes from the top), and `pinnedPx`, down to
- * which lanes stay in view.
+ * which lanes stay in view. `hasSpans` tells of a lane whether anything ran on it. The line for lanes without work, where there are any, is `tables.idle`.
  */
-export function layOut(planned, layout, { roomPx, mayGrow }) {
-  const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map(group => group.top), ...planned.lanes.map(lane => lane.top)) : 0
+export function layOut(planned, layout, hasSpans) {
+  const { head_px: headPx, idle_px: idlePx } = planned
   const places = placesFromTop(planned), groups = groupLanes(planned, places.keys()), keys = planned.lanes.map(laneKey)
   const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned = isIn("pinned")
   // Memory is folded until it is asked for, and so is a lane that has nothing else: it is no stream at work.
   const isMemory = ([label]) => label === "memory", isShown = part => layout.memory || !isMemory(part)
-  const isHidden = code => isIn("hidden")(code) || planned.lanes[code].parts.length > 0 && !planned.lanes[code].parts.some(isShown)
-  const pinned = groups.flatMap(group => group.lanes).filter(code => isPinned(code) && !isHidden(code))
+  const isIdle = code => planned.lanes[code].parts.length ? !planned.lanes[code].parts.some(isShown) : !planned.lanes[code].host && !hasSpans(code)
+  const isAway = code => isIn("hidden")(code) || !layout.idle && isIdle(code)
+  const pinned = groups.flatMap(group => group.lanes).filter(code => isPinned(code) && !isAway(code))
   for (const group of groups) {
     group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group))
-    group.loose = group.lanes.filter(code => !isHidden(code) && !isPinned(code))
+    group.loose = group.lanes.filter(code => !isAway(code) && !isPinned(code))
     group.shown = group.isFolded ? [] : group.loose
   }
-  const headed = groups.filter(group => group.label && group.loose.length)
+  // A partition on which nothing ran is still one.
+  const headed = groups.filter(group => group.label && (group.loose.length || group.letter && group.lanes.every(isIdle)))
   const order = [...pinned, ...groups.flatMap(group => group.shown)]
   const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum, [, top, bottom]) => sum + bottom - top + LAYER_GAP_PX, 0)
   const high = code => {
     const lane = planned.lanes[code]
-    return lane.bottom - lane.top - (layout.memory ? 0 : memoryPx(lane))
+    return isFolded(code) ? FOLDED_PX : Math.max(lane.bottom - lane.top - (layout.memory ? 0 : memoryPx(lane)), FOLDED_PX)
   }
-  const hostShare = planned.lanes.every(lane => lane.host) ? 1 : HOST_SHARE, shareOf = code => planned.lanes[code].host ? hostShare : 1
-  const sum = order.reduce((sums, code) => { sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code) * shareOf(code); return sums }, [0, 0])
-  const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0)
-  const scale = fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
-  const scaleOf = code => Math.max(scale * shareOf(code), LEAST_PX / Math.max(1, high(code)))
   const lanes = planned.lanes.map((lane, code) => ({ ...lane, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
-  let y = marksPx
+  let y = headPx
   const put = (code, group) => {
-    const lane = lanes[code], isLow = isFolded(code)
-    Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scaleOf(code) })
-    if (!isLow) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map(px => moved(code, px))])
+    const lane = lanes[code]
+    Object.assign(lane, { group, folded: isFolded(code), top: y, bottom: y += high(code) })
+    if (!lane.folded) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map(px => moved(code, px))])
   }
-  const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scaleOf(code)
+  const moved = (code, px) => lanes[code].top + px - planned.lanes[code].top
   const stripIn = ({ lane, ...strip }) =>
     bordersIn(layout.memory ? lanes[lane] : { folded: true }, px => moved(lane, px), strip)
   for (const code of pinned) put(code, -1)
-  const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx
+  const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : headPx
   headed.forEach((group, place) => { group.place = place })
   const boxes = []
   for (const group of groups) {
     const top = y
-    if (headed.includes(group)) y += HEAD_PX
+    if (headed.includes(group)) y += group.head_bottom - group.top
+    const headBottom = y
     for (const code of group.shown) put(code, group.place ?? -1)
-    if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: top + HEAD_PX, bottom: y }))
+    if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: headBottom, bottom: y }))
   }
-  const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y }
+  const count = layout.idle ? 0 : [...places.keys()].filter(code => isIdle(code) && !isIn("hidden")(code)).length
+  const idle = count ? { top: y, bottom: y += idlePx, text: `${count} stream${count === 1 ? "" : "s"} without work` } : null
+  const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y, idle }
   if (planned.memory) tables.memory = planned.memory.map(strip => ({ ...strip, ...stripIn(strip) }))
-  return { tables, order, pinnedPx, marksPx }
-}
-
-/** As high as the room allows, as long as they are good to read. */
-function fitScale({ rows }, wanted, mayGrow) {
-  const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1)
-  return Math.max(LEAST_SCALE, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1))
+  return { tables, order, pinnedPx }
 }
 
 function boxOf({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {
-  const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`
-  return { label, fill, hatch, letter, isFolded, ...borders, detail: isFolded ? [count, detail].filter(Boolean).join(" · ") : detail }
+  const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`, said = isFolded ? count : loose.length ? "" : "no work"
+  return { label, fill, hatch, letter, isFolded, ...borders, detail: [said, detail].filter(Boolean).join(" · ") }
 }
 
 /** Rows go with their lane. A folded lane is one line: of its work, or of its ranges where it has no work. */

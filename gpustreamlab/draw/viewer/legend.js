@@ -1,6 +1,6 @@
 // What the colours mean; a click hides what it stands for.
 
-import { colourBy, hasPartitions, hueCount, laneHue } from "./brush.js"
+import { colourBy, hueCount, laneHue } from "./brush.js"
 import { callLabel, nameOf } from "./facts.js"
 import { makeButton, makeNode, makeSwatch, Sheet, throttled } from "./nodes.js"
 import { isBlocked, isStray } from "./rows.js"
@@ -123,10 +123,7 @@ function fillSheet(sheet, nameCount, chips) {
 }
 
 /** What the height of bars tells now, where it tells anything: it says more than that there is a bar. */
-function heightText({ painted, planned }) {
-  const isSplit = hasPartitions(planned), load = painted?.isDense ? [`${isSplit ? "strength" : "height"}: share of time`] : []
-  return [...(isSplit ? ["height: SMs"] : []), ...load].join(" · ")
-}
+const heightText = ({ painted }) => painted?.isDense ? "height: share of time" : ""
 
 /** What colour tells now. */
 function colourNode(view) {

@@ -1,19 +1,17 @@
-// How many streams were busy, over the same time as the axis above it. While that is a part of the session only, a slim line
-// above shows the whole session, with the window in view, which can be dragged.
+// The whole run in one slim line: when how many streams were busy, and the window in view, which can be dragged.
 
 import { OPEN_STRIP, setPen } from "./brush.js"
 import { makeNode } from "./nodes.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { markColour } from "./paint_marks.js"
-import { busyPeak, firstFit, paintScale, stepShape } from "./paint_strips.js"
+import { firstFit, stepShape } from "./paint_card.js"
 import { busyShares } from "./unions.js"
-import { formatCount, formatNs } from "./units.js"
+import { formatNs } from "./units.js"
 import { FILTER_KEYS, MIN_WINDOW_NS } from "./view.js"
 
-export const MINIMAP_PX = 52
-const MANY_LANES = 16, MANY_PX = 84 // Of so many most are below the fold: then only the map shows how many worked at once.
-const TOP_PX = 4, RIM_PX = 4 // Above and below what is drawn.
-const LINE_PX = 15 // Height of the line of the whole session, where the window is a part of it.
+export const MINIMAP_PX = 22
+const TOP_PX = 3, RIM_PX = 3 // Above and below what is drawn.
+const BOTTOM_PX = MINIMAP_PX - RIM_PX
 const GRIP_PX = 6 // Within this distance of its edge, the window is resized.
 const LEAST_BOX_PX = 6 // The window is drawn at least this wide, so that it can be seen and hit.
 
@@ -54,26 +52,23 @@ export class Minimap {
   pxAt(ns) { return this.left + (ns - this.full.start) / (this.full.end - this.full.start) * this.width }
   timeAt(px) { return this.full.start + (px - this.left) / this.width * (this.full.end - this.full.start) }
 
-  // Whether the window has the whole session: then one area shows both.
+  // Whether the window has the whole run.
   get isWhole() { return this.view.x0 <= this.full.start && this.view.x1 >= this.full.end }
-  get lineBottom() { return this.isWhole ? this.bottom : TOP_PX + LINE_PX }
-  get bottom() { return this.highPx - RIM_PX }
-  get highPx() { return this.view.laneOrder.length < MANY_LANES ? MINIMAP_PX : MANY_PX }
 
   paint() {
     const ratio = window.devicePixelRatio || 1
-    const wide = Math.round(this.element.clientWidth * ratio), high = Math.round(this.highPx * ratio)
+    const wide = Math.round(this.element.clientWidth * ratio), high = Math.round(MINIMAP_PX * ratio)
     const {view, viewer: {painter, theme}} = this
     if (!wide || view.frame.right <= view.frame.left + 1) return
     if (this.canvas.width !== wide || this.canvas.height !== high) {
       Object.assign(this.canvas, {width: wide, height: high})
-      this.canvas.style.height = `${this.highPx}px`
+      this.canvas.style.height = `${MINIMAP_PX}px`
       this.shares = null
     }
     this.full = view.fullRange()
     if (this.painted !== this.situation) this.ticks = null
     this.painted = this.situation
-    const ctx = this.canvas.getContext("2d"), {isWhole} = this
+    const ctx = this.canvas.getContext("2d")
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     ctx.clearRect(0, 0, wide, high)
     const columns = Math.max(1, Math.round(this.width))
@@ -81,31 +76,24 @@ export class Minimap {
       this.shares = this.busyBetween(this.full.start, this.full.end, columns)
       this.ticks = null
     }
-    const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), {most, isExact} = busyPeak(view, shares)
-    this.paintArea(ctx, this.shares, {left: this.left, top: TOP_PX, bottom: this.lineBottom}, most)
+    this.paintArea(ctx)
     this.paintMoments(ctx)
-    paintHitTicks(ctx, this, isWhole ? this.highPx : this.lineBottom)
-    const box = {left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: this.bottom}
-    if (!isWhole) this.paintArea(ctx, shares, box, most)
-    const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, {busy_word: busy, has_common_time: isOneTime} = view.tables.header
-    const words = isOneTime ? [`up to ${about} at once`, `up to ${about}`, about] : ["each its own time", "own times"]
-    paintScale(ctx, {...painter, view, theme}, box, most ? words : [], [`streams ${busy}`, busy])
+    paintHitTicks(ctx, this, BOTTOM_PX)
     this.paintWindow(ctx)
-    if (isWhole) return
     setPen(ctx, theme.soft, 11, "right")
     const room = this.left - LABEL_GAP_PX
-    ctx.fillText(firstFit(ctx, painter.texts, ["whole session", "session", "all"], room), room, (TOP_PX + this.lineBottom) / 2)
+    ctx.fillText(firstFit(ctx, painter.texts, ["whole run", "all"], room), room, MINIMAP_PX / 2)
   }
 
   busyBetween(from, to, columns) { return busyShares(this.view.store, this.view.tables, from, to, columns).lanes }
 
-  paintArea(ctx, shares, box, most) {
-    const {theme} = this.viewer
+  paintArea(ctx) {
+    const {theme} = this.viewer, box = {left: this.left, right: this.left + this.width, top: TOP_PX, bottom: BOTTOM_PX}
     ctx.fillStyle = theme.shade
     ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top)
     ctx.fillStyle = theme.busy
     if (this.view.tables.header.counts_ranges) ctx.globalAlpha = OPEN_STRIP
-    ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1))
+    ctx.fill(stepShape(new Float64Array(this.shares.length), this.shares, box, this.shares.reduce((most, share) => Math.max(most, share), 1)))
     ctx.globalAlpha = 1
   }
 
@@ -116,7 +104,7 @@ export class Minimap {
       if (x - last < 2) continue
       last = x
       ctx.fillStyle = markColour(kind, this.viewer.theme)
-      ctx.fillRect(x, TOP_PX, 1, this.lineBottom - TOP_PX)
+      ctx.fillRect(x, TOP_PX, 1, BOTTOM_PX - TOP_PX)
     }
   }
 
@@ -127,7 +115,7 @@ export class Minimap {
   }
 
   paintWindow(ctx) {
-    const {theme} = this.viewer, [left, right] = this.windowPx(), high = this.lineBottom - TOP_PX
+    const {theme} = this.viewer, [left, right] = this.windowPx(), high = BOTTOM_PX - TOP_PX
     ctx.fillStyle = theme.paper
     ctx.globalAlpha = 0.62
     ctx.fillRect(this.left, TOP_PX, left - this.left, high)
@@ -148,19 +136,16 @@ export class Minimap {
 
   px(event) { return event.clientX - this.canvas.getBoundingClientRect().left }
 
-  // The line of the whole session; below it the window's own time is drawn, which is moved in the picture.
-  isOnLine(event) { return event.clientY - this.canvas.getBoundingClientRect().top <= this.lineBottom }
-
   // The exact mean of the px under the pointer.
   tell(px) {
-    const {view} = this, [from, nsPerPx] = [this.isWhole ? this.timeAt(px) : view.timeAt(px), this.isWhole ? (this.full.end - this.full.start) / this.width : view.nsPerPx]
+    const {view} = this, from = this.timeAt(px), nsPerPx = (this.full.end - this.full.start) / this.width
     const isIn = px >= this.left && px <= this.left + this.width
     if (!view.tables.header.has_common_time) this.canvas.title = `Streams ${view.tables.header.busy_word} on each engine, at its own time`
     else this.canvas.title = `${isIn ? Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3)) : "How many"} streams ${view.tables.header.busy_word} at ${isIn ? formatNs(from) : "once"}`
   }
 
   down(event) {
-    if (!this.full || event.button || !this.isOnLine(event)) return
+    if (!this.full || event.button) return
     const px = this.px(event), part = this.part(px), {x0, x1} = this.view
     if (part === "outside") {
       const middle = this.timeAt(px), half = (x1 - x0) / 2
@@ -174,10 +159,9 @@ export class Minimap {
     if (!this.full) return
     const px = this.px(event)
     if (!this.grip) {
-      const isOnLine = this.isOnLine(event)
-      if (isOnLine && !this.isWhole) this.canvas.title = "Drag the window, or its edges; double-click shows the whole session"
+      if (!this.isWhole) this.canvas.title = "Drag the window, or its edges; double-click shows the whole session"
       else this.tell(px)
-      this.canvas.style.cursor = !isOnLine ? "default" : {left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer"}[this.part(px)]
+      this.canvas.style.cursor = {left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer"}[this.part(px)]
       return
     }
     const {part, from, x0, x1} = this.grip, shift = this.timeAt(px) - from, {low, high} = this.view.bounds()

@@ -101,7 +101,8 @@
     const store = new SpanStore({capacity: Math.max(1, batch.length), edgeCapacity: Math.max(1, batch.edges.length)})
     store.setRows(tables.rows)
     store.append(batch)
-    const viewer = new Viewer({element: element("gsl-timeline" + which), Bokeh, item, tables, store, fills: isAlone, ...pageOptions(which)})
+    const options = {fills: isAlone, opens: !element("gsl-timeline-b"), ...pageOptions(which)} // Two timelines keep one width.
+    const viewer = new Viewer({element: element("gsl-timeline" + which), Bokeh, item, tables, store, ...options})
     await viewer.start()
     return viewer
   }

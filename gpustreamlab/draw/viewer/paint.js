@@ -1,16 +1,17 @@
 // The picture: its parts, in the order in which they are painted.
 
-import { colourBy, HATCH_LINES, Hatches, Looks, setPen, Texts } from "./brush.js"
+import { clipLanes, colourBy, HATCH_LINES, Hatches, Looks, setPen, Texts } from "./brush.js"
 import { LodItems } from "./lod.js"
 import { paintMemory, paintMemoryLabels } from "./memory.js"
 import { paintBars } from "./paint_bars.js"
+import { firstFit, paintCard } from "./paint_card.js"
 import { paintEdges, paintOwnEdges, paintOwnLaunches } from "./paint_edges.js"
-import { paintGroups, paintLaneLabels, paintShades } from "./paint_lanes.js"
+import { paintCaret, paintGroups, paintLaneLabels, paintShades } from "./paint_lanes.js"
 import { paintMarks, paintOpen } from "./paint_marks.js"
 import { paintMoreLanes, paintOutlines, paintRuler, paintSelection } from "./paint_overlay.js"
-import { paintStrips } from "./paint_strips.js"
+import { paintLit } from "./went.js"
 import { paintSigns, paintWhy } from "./paint_why.js"
-import { formatBase, tickBase } from "./units.js"
+import { formatBase, formatCount, tickBase } from "./units.js"
 
 export class Painter {
   constructor(view, theme) {
@@ -54,18 +55,20 @@ export class Painter {
       paintMemory(ctx, this)
       paintLaneLabels(ctx, this)
     })
-    paintStrips(ctx, this)
+    paintCard(ctx, this)
     paintMarks(ctx, this)
     view.eachPane(() => paintGroups(ctx, this)) // Above lines.
     paintOpen(ctx, this)
     paintMemoryLabels(ctx, this)
-    paintAxisTitle(ctx, this)
+    paintIdle(ctx, this)
+    paintAxisBase(ctx, this)
     if (view.store.length ? !this.items.length : !view.openWork.length) paintEmpty(ctx, this)
   }
 
   paintOverlay(ctx, ratio) {
     this.ratio = ratio
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+    paintLit(ctx, this)
     paintOwnEdges(ctx, this)
     paintOwnLaunches(ctx, this)
     paintSelection(ctx, this)
@@ -77,12 +80,24 @@ export class Painter {
   }
 }
 
-// The title of the time axis. Far from 0 the ticks count from a base, and the title says from which.
-function paintAxisTitle(ctx, {view, theme, texts}) {
-  const {frame} = view, base = tickBase(view.x0, view.x1 - view.x0)
-  setPen(ctx, base ? theme.ink : theme.soft, 12, "center")
-  const text = base ? `from ${formatBase(base)} after the first start` : "time since the first start"
-  ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38)
+// Far from 0 the ticks count from a base, which stands before them; else how many waits have no arrow.
+function paintAxisBase(ctx, painter) {
+  const {view, theme, texts} = painter, {frame} = view, base = tickBase(view.x0, view.x1 - view.x0), hidden = painter.hiddenEdges
+  const waits = `${formatCount(hidden)} waits hidden`, words = base ? [`from ${formatBase(base)} on`, `${formatBase(base)} +`] : hidden ? [`${waits}: point at a span`, waits] : []
+  setPen(ctx, base ? theme.ink : theme.soft, 11, "right")
+  ctx.fillText(firstFit(ctx, texts, words, frame.left - 26), frame.left - 22, frame.top - 13)
+}
+
+// One line for all lanes without work; a click opens them.
+function paintIdle(ctx, {view, theme}) {
+  const {idle} = view.tables
+  if (!idle) return
+  clipLanes(ctx, view, 0, () => {
+    const middle = view.yAt((idle.top + idle.bottom) / 2)
+    setPen(ctx, theme.soft, 11)
+    paintCaret(ctx, view.frame.left + 7, middle, true)
+    ctx.fillText(idle.text, view.frame.left + 16, middle)
+  })
 }
 
 function paintEmpty(ctx, {view, theme, texts}) {

@@ -1,14 +1,15 @@
-// Bars: solid where work ran, an outline where it is known to have waited, pale and open at the ends where nobody knows when in
-// it work ran. Spans that are too narrow for a bar are drawn as load: as high, or where height tells SMs as dark, as the share of
-// the time in which they lasted.
+// Bars: solid where work ran, a pale band where a range holds work that is drawn below it, an outline where it is known to have
+// waited, pale and open at the ends where nobody knows when in it work ran. Spans that are too narrow for a bar are drawn as load:
+// as high as the share of the time in which they lasted.
 
-import { BAR_INK, clipLanes, DIM_SHADE, hasPartitions, HOLLOW, LEAST_SHADE, OPEN, openShade, setPen, SHADES, SOLID } from "./brush.js"
+import { BAR_INK, clipLanes, DIM_SHADE, HOLLOW, OPEN, openShade, setPen, SHADES, SOLID } from "./brush.js"
 import { binWidth, decimate } from "./lod.js"
 import { isStray } from "./rows.js"
-import { formatNs } from "./units.js"
 
 const WIDE_PX = 4 // From here on a span has a bar of its own.
-const LABEL_MIN_PX = 26
+const LABEL_MIN_PX = 12
+const NUMBERS = /(?<![^\s_\-#:/.=[(])[0-9]+(?![^\s_\-:/.,\])])/g // Those that stand by themselves, as in analysis.name_group.
+const LEAST_LETTERS = 4 // Of a name that is cut.
 const LONELY_PX = 3
 const MOMENT_PX = 5 // Half the height of the sign of a span that took no time.
 const FADE_PX = 4, FADE_STEPS = 4 // Steps in which an open end fades out.
@@ -92,23 +93,27 @@ const isMatch = ({view, items}, {row}, i) => view.store.matchCount(row, items.fi
 const isOne = ({first, last}, i) => first[i] === last[i]
 
 function fillBoxes(ctx, painter, segments, {x, w, ns}) {
-  const {view, items, looks, ratio, hatches} = painter, edge = Math.max(1, Math.round(ratio)), isSplit = hasPartitions(view.planned), pale = openShade(painter.theme)
+  const {view, items, looks, ratio, hatches} = painter, edge = Math.max(1, Math.round(ratio)), pale = openShade(painter.theme)
   eachItem(segments, (i, segment) => {
     const {columns, top, height} = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at)
     const isDim = view.matches && !isMatch(painter, segment, i)
     if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
       const share = Math.min(1, items.busy[i] / ns[i]), isHost = view.tables.lanes[columns.lane].host
-      const isHollow = !isHost && (shape === OPEN || columns.isPale), isHigh = isSplit && !isHost
-      view.painted.isDense ||= !isOne(items, i) && isHigh === isSplit // For the legend.
-      const load = isHigh ? height : Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height))
+      const isHollow = !isHost && (shape === OPEN || columns.isPale)
+      view.painted.isDense ||= !isOne(items, i) // For the legend.
+      const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height))
       const box = {left: x[i], top: top + height - load, width: w[i], height: load, edge}, code = looks.load(columns, at)
-      ctx.fillStyle = looks.shades[code][isDim ? (isHollow ? 1 : DIM_SHADE) : isHollow ? pale : isHigh ? loadShade(share) : SHADES]
+      ctx.fillStyle = looks.shades[code][isDim ? (isHollow ? 1 : DIM_SHADE) : isHollow ? pale : SHADES]
       ctx.fillRect(box.left, box.top, box.width, box.height)
       if (isHollow) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], true)
       return
     }
     const full = shape === OPEN || columns.isPale ? (isDim ? 1 : pale) : isDim ? DIM_SHADE : SHADES
     const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
+    if (shape === HOLLOW && columns.isPale && !isDim) {
+      ctx.fillStyle = looks.shades[code][pale + 2]
+      ctx.fillRect(x[i], top, w[i] - edge, height)
+    }
     if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN)
     if (shape === HOLLOW) return
     ctx.fillStyle = looks.shades[code][full]
@@ -119,8 +124,6 @@ function fillBoxes(ctx, painter, segments, {x, w, ns}) {
     ctx.fillRect(x[i], top, w[i] - edge, height)
   })
 }
-
-const loadShade = share => Math.round(LEAST_SHADE + share * (SHADES - LEAST_SHADE))
 
 // A line under the bars that match, and the bins that hold a match: what a search found stands out at every zoom.
 function paintHits(ctx, painter, segments, {x, w}) {
@@ -155,36 +158,48 @@ function devicePx({columns, top, bottom}, ratio) {
   return {columns, top: first, height: Math.max(1, Math.round(bottom * ratio) - first)}
 }
 
-// Names in bars, where there is room, and how long the span took, where there is more.
+// Names in the middle of bars: whole where there is room, else what tells them apart.
 function labelBoxes(ctx, painter, segments, {x, w}) {
   const {view: {frame}, items, ratio} = painter
   setPen(ctx, BAR_INK, 11)
   eachItem(segments, (i, {columns, top, bottom}) => {
     if (bottom - top < 12 || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return
-    const left = Math.max(x[i] / ratio, frame.left) + 5, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 5
+    const left = Math.max(x[i] / ratio, frame.left) + 2, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 3
     labelBar(ctx, painter, columns, items.first[i], {left, room: right - left, middle: (top + bottom) / 2})
   })
 }
 
 function labelBar(ctx, painter, columns, at, {left, room, middle}) {
-  const {view, looks, texts, theme} = painter
-  const text = texts.fit(ctx, view.tables.names[columns.name[at]] ?? "", room)
+  const {view, looks, texts, theme} = painter, text = barText(ctx, texts, view.tables.names[columns.name[at]] ?? "", room)
   if (!text) return
   const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches), isSolid = looks.shape(columns, at) === SOLID
-  const time = isDim || room - used < 50 ? "" : formatNs(columns.end[at] - columns.start[at])
+  const from = left + (room - used) / 2
   // A box below keeps the letters apart from the lines of a hatch.
-  const write = (word, x) => {
-    if (isSolid && !isDim && painter.hasHatch(looks.hatch(columns, at))) {
-      ctx.fillStyle = looks.fills[looks.code(columns, at)]
-      ctx.fillRect(x - 2, middle - 7, texts.width(ctx, word) + 4, 14)
-    }
-    ctx.fillStyle = isDim ? theme.soft : isSolid ? BAR_INK : theme.ink
-    ctx.fillText(word, x, middle + 0.5)
+  if (isSolid && !isDim && painter.hasHatch(looks.hatch(columns, at))) {
+    ctx.fillStyle = looks.fills[looks.code(columns, at)]
+    ctx.fillRect(from - 2, middle - 7, used + 4, 14)
   }
-  write(text, left)
-  if (!time || texts.width(ctx, time) > room - used - 16) return
-  write(time, left + used + 8)
+  ctx.fillStyle = isDim ? theme.soft : isSolid ? BAR_INK : theme.ink
+  ctx.fillText(text, from, middle + 0.5)
 }
+
+// A name, or what there is room for: a copy's way without "memcpy", then the number first that tells it from others, then its begin.
+function barText(ctx, texts, name, room) {
+  if (texts.width(ctx, name) <= room) return name
+  const short = shortName(name), number = short.match(NUMBERS)?.at(-1)
+  if (short !== name && texts.width(ctx, short) <= room) return short
+  if (number === undefined) return leastFit(texts.fit(ctx, short, room))
+  const rest = leastFit(texts.fit(ctx, short.replace(number, "").trim(), room - texts.width(ctx, `${number} `)))
+  return rest ? `${number} ${rest}` : texts.width(ctx, number) <= room ? number : ""
+}
+
+// Of a function of C++ its own name, without templates and namespaces.
+const shortName = name => {
+  const plain = name.replace(/^(memcpy|memset|void)\s+/i, "")
+  return plain.includes("::") || /<.*>/.test(plain) ? plain.match(/^[\w:]+/)?.[0].split("::").at(-1) || plain : plain
+}
+
+const leastFit = text => text.length < LEAST_LETTERS && text.endsWith("…") ? "" : text
 
 // A corner in the colour of warnings on each kernel, copy or fill that ran on another stream than its range had selected.
 function paintStrays(ctx, {items, ratio, theme}, segments, {x, w}) {

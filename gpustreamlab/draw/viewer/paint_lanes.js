@@ -1,24 +1,23 @@
 // Lanes without their bars: shades, the partitions' lines and bands, names.
 
-import { BAND_PX, BAR_INK, clipLanes, hatchShape, setPen, TINT } from "./brush.js"
-import { workWord } from "./facts.js"
+import { BAND_PX, BAR_INK, clipLanes, colourBy, hatchShape, laneHue, setPen, TINT, TINTS } from "./brush.js"
 import { blend } from "./theme.js"
 
-const HEAD_PX = 22 // Height of a line with a partition's name.
 export const LABEL_GAP_PX = 10
 export const CARET_PX = 14
+const FIRST_PX = 12 // From the border of a lane to the middle of its first row.
+const HALF_PX = 6 // Half the height of a name.
 
-// Every second lane is shaded, so that the eye finds the way from a bar to its label; a fine line parts the ranges of a lane
-// from what lies below them.
-export function paintShades(ctx, {view, theme}) {
-  const {frame: {left, right}, tables} = view
-  clipLanes(ctx, view, left, () => {
+// Every second lane is shaded, so that the eye finds the way from a bar to its label; beside each is its colour.
+export function paintShades(ctx, {view, theme, looks}) {
+  const {frame: {left, right}, tables} = view, by = colourBy(view)
+  clipLanes(ctx, view, 0, () => {
     for (const code of view.visibleLanes()) {
-      const {top, bottom, parts = []} = tables.lanes[code]
+      const {top, bottom} = tables.lanes[code]
       ctx.fillStyle = theme.shade
       if (view.laneOrder.indexOf(code) % 2) ctx.fillRect(left, view.yAt(top), right - left, bottom - top)
-      ctx.fillStyle = theme.grid
-      if (bottom - top >= 30) for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1)
+      ctx.fillStyle = looks.fills[laneHue(tables, by, code) * TINTS]
+      ctx.fillRect(left - 5, view.yAt(top) + 2, 3, bottom - top - 4)
     }
   })
 }
@@ -81,43 +80,31 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
 // Where the triangle of a lane begins, by which it is folded.
 export const caretLeft = view => view.tables.groups.length ? BAND_PX + 2 : 0
 
-// Names beside the lanes, as far as there is room between them.
+// Names beside the first rows of the lanes, as far as there is room between them; that of a tall lane stays in view with it.
 export function paintLaneLabels(ctx, painter) {
-  const {view} = painter, {frame, tables} = view
-  const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left
+  const {view, theme} = painter, {frame, tables} = view
+  const left = caretLeft(view) + CARET_PX, right = frame.left - LABEL_GAP_PX, room = right - left
   let free = view.lanesTop() - 4
   clipLanes(ctx, view, 0, () => {
     for (const code of view.visibleLanes()) {
-      const {label, detail, group, parts = []} = tables.lanes[code], {top, bottom} = labelRoom(tables.lanes[code])
-      const hasDetail = detail && bottom - top >= 30 && parts.length < 2
+      const {label, detail, group, parts = [], top, bottom, folded} = tables.lanes[code]
       // The line of its group stays above it.
-      const headPx = group >= 0 ? HEAD_PX : 0
-      paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room)
-      const half = hasDetail ? 15 : 6
-      // The label of a tall lane stays in view with it.
-      const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom())
-      const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half)
-      if (middle - half < free - 1 && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue
-      if (middle - half < view.lanesTop() + headPx - 3) continue
+      const least = view.lanesTop() + (group >= 0 ? groupHeadPx(tables, group) : 0), half = HALF_PX
+      for (const [text, from, to] of parts.slice(1)) paintPartLabel(ctx, painter, text, view.yAt((from + to) / 2), least, room)
+      const middle = Math.min(Math.max(view.yAt(top) + FIRST_PX, least + half), view.yAt(bottom) - half)
+      if (middle - half < free - 1 && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3 || middle - half < least - 3) continue
       free = middle + half
-      ctx.fillStyle = painter.theme.soft
-      paintCaret(ctx, left - CARET_PX / 2, hasDetail ? middle - 7 : middle, tables.lanes[code].folded)
-      const place = {right: frame.left - LABEL_GAP_PX, middle, room}
-      if (hasDetail) paintTwoLines(ctx, painter, label, detail, place)
-      else paintOneLine(ctx, painter, label, parts.length ? detail : "", place)
+      ctx.fillStyle = theme.soft
+      paintCaret(ctx, left - CARET_PX / 2, middle, folded)
+      paintName(ctx, painter, label, detail, {right, middle, room})
     }
   })
 }
 
-function paintTwoLines(ctx, {theme, texts}, label, detail, {right, middle, room}) {
-  setPen(ctx, theme.ink, 12, "right")
-  ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7)
-  setPen(ctx, theme.soft, 11, "right")
-  ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8)
-}
+const groupHeadPx = ({groups}, group) => groups[group] ? groups[group].head_bottom - groups[group].top : 0
 
 // A name, and behind it what is not ordinary, where there is room for both.
-function paintOneLine(ctx, {theme, texts}, label, detail, {right, middle, room}) {
+function paintName(ctx, {theme, texts}, label, detail, {right, middle, room}) {
   setPen(ctx, theme.soft, 12, "right")
   const text = detail && ` · ${detail}`, used = texts.width(ctx, text)
   const fits = text && texts.width(ctx, label) + used <= room
@@ -126,17 +113,9 @@ function paintOneLine(ctx, {theme, texts}, label, detail, {right, middle, room})
   ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle)
 }
 
-// Where the name of a lane may stand: beside its first rows, if it has several sorts of them and they have room for it.
-function labelRoom({top, bottom, parts = []}) {
-  return parts.length && bottom - top >= 30 ? {top: parts[0][1] - 3, bottom: parts[0][2] + 1} : {top, bottom}
-}
-
-// What the other rows of a lane hold.
-function paintPartLabels(ctx, {view, theme, texts}, lane, parts, headPx, room) {
-  for (const [label, top, bottom] of parts) {
-    const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2
-    if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue
-    setPen(ctx, theme.soft, 11, "right")
-    ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle)
-  }
+// What the memory of a lane is.
+function paintPartLabel(ctx, {view, theme, texts}, text, middle, least, room) {
+  if (middle - 6 < least || middle + 6 > view.lanesBottom()) return
+  setPen(ctx, theme.soft, 11, "right")
+  ctx.fillText(texts.fit(ctx, text, room), view.frame.left - LABEL_GAP_PX, middle)
 }

@@ -2,7 +2,7 @@
 // It is on a layer of its own, so that the bars are not painted again for it.
 
 import { clipLanes, setPen } from "./brush.js"
-import { firstFit } from "./paint_strips.js"
+import { firstFit } from "./paint_card.js"
 import { endOfHit } from "./rows.js"
 import { formatCount, formatNs } from "./units.js"
 
@@ -94,7 +94,7 @@ export function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBol
   ctx.fillText(text, left + width / 2, middle + 0.5)
 }
 
-// How many lanes are out of view; and, below the bars, how many waits have no arrow.
+// How many lanes are out of view.
 export function paintMoreLanes(ctx, painter) {
   const {view, theme} = painter, {frame} = view
   const say = (words, middle) => {
@@ -112,8 +112,4 @@ export function paintMoreLanes(ctx, painter) {
     const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`]
     if (below) say(words, view.lanesBottom() - 12)
   }
-  if (!painter.hiddenEdges) return
-  setPen(ctx, theme.soft, 12, "right")
-  const waits = `${formatCount(painter.hiddenEdges)} waits hidden`
-  ctx.fillText(firstFit(ctx, painter.texts, [`${waits}: point at a span`, waits], frame.left), frame.left - 10, frame.bottom + 38)
 }

@@ -110,6 +110,7 @@ export function paintWhy(ctx, painter) {
   const { view, theme } = painter, piece = shownPiece(view)
   if (view.gap) paintGap(ctx, painter, view.gap, theme.accent)
   if (!piece) return
+  for (const { late } of reasonsOf(view).findings[piece.number - 1].pieces) outline(ctx, view, late, theme[COLOURS[piece.kind] ?? "warn"], theme.paper)
   if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn)
   for (const hit of [piece.other, piece.call]) outline(ctx, view, hit, theme.warn, theme.paper)
 }

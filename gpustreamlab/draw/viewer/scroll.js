@@ -29,13 +29,11 @@ function addBar(viewer) {
   bar.addEventListener("scroll", () => view.scrollTo(bar.scrollTop))
 }
 
-// The plain wheel scrolls the page past the timeline: who scrolls a notebook does not mean each picture that comes under the pointer.
-// It zooms with Ctrl (or Cmd; touchpads report a pinch as Ctrl) and after a click into the picture, until the pointer leaves, the
-// focus is lost or Esc is pressed. Over the names, or with Shift, it scrolls the lanes, at their ends the page; sideways it moves time.
+// The plain wheel scrolls the lanes where the page itself cannot scroll, and over their names, or with Shift; at their ends, and all
+// else, it is the page's: nobody is caught. It zooms with Ctrl (or Cmd; touchpads report a pinch as Ctrl), and over the axis;
+// sideways it moves time.
 function useWheel(viewer) {
-  const {view, element, figureElement} = viewer
-  let isEntered = false // Clicked into, and not left since.
-  const leave = () => { isEntered = false }
+  const {view, figureElement} = viewer
   const wheel = event => {
     const {x, y} = viewer.pointOf(event)
     const stepPx = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? view.lanesPx : 1
@@ -45,21 +43,22 @@ function useWheel(viewer) {
     if (isSideways && !isBeside) {
       event.preventDefault()
       view.panBy(event.deltaX * stepPx / (view.frame.right - view.frame.left))
-    } else if (!isBeside && !event.shiftKey && (hasKey || isEntered)) {
+    } else if (!isBeside && !event.shiftKey && (hasKey || y < view.frame.top)) {
       event.preventDefault()
       view.zoomBy(Math.exp(event.deltaY * stepPx / WHEEL_PX), view.timeAt(x))
-    } else if (!hasKey && (isBeside || event.shiftKey) && view.canScroll && y < view.lanesBottom()) {
+    } else if (!hasKey && (isBeside || event.shiftKey || !pageScrolls()) && view.canScroll && y < view.lanesBottom()) {
       const before = view.scrollPx
       view.scrollTo(before + (event.deltaY || event.deltaX) * stepPx)
       if (view.scrollPx !== before) event.preventDefault()
     }
   }
   figureElement.addEventListener("wheel", wheel, {capture: true, passive: false})
-  const enter = event => { isEntered = event.button === 0 && event.pointerType !== "touch" }
-  figureElement.addEventListener("pointerdown", enter, true)
-  element.addEventListener("pointerleave", leave)
-  element.addEventListener("keydown", event => { if (event.key === "Escape") leave() }, true)
-  element.addEventListener("focusout", event => { if (!element.contains(event.relatedTarget)) leave() })
+}
+
+// Whether the page has more than the window shows. A frame belongs to a notebook, which scrolls.
+function pageScrolls() {
+  const {scrollHeight, clientHeight} = document.documentElement
+  return window.parent !== window || scrollHeight > clientHeight + 1 || Boolean(document.querySelector(".jp-Notebook, .jp-RenderedHTMLCommon"))
 }
 
 // The mouse, or a finger that goes sideways, moves time, and lanes that are higher than their place. A finger that goes up or down

@@ -73,7 +73,7 @@ export function addSearch(viewer) {
   commands.search = () => { box.focus({ preventScroll: true }); box.select() }
   commands.searchFor = text => { box.value = text; run(); commands.search() }
   view.keep("search", () => box.value || null, text => { box.value = text ?? ""; run() })
-  commands.clearSearch = clear
+  commands.clearSearch = () => Boolean(box.value) && (clear(), true)
 }
 
 /** "12 of 3,456": the place of the pinned span among the matches, in order of time. */

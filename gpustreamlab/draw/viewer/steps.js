@@ -81,63 +81,6 @@ export class LaneSteps extends StepSeries {
   update(t, unions) { return this.rebuild(t, unions.map(union => togglesFrom(union, t, 1, -1))) }
 }
 
-// SMs in use over time. A level is the set of partitions that are busy; each set that occurs is kept once, with the SMs of each
-// band in it.
-export class SmStack extends StepSeries {
-  constructor(shape, slots, tables) {
-    super(tables.bands.length)
-    Object.assign(this, { shape, cards: tables.cards, bandCount: tables.bands.length })
-    const sizes = new Map()
-    for (const { device, sms: ofCard } of tables.cards) {
-      for (const [code, { band, sms }] of tables.partitions.entries()) {
-        const slot = `${device} ${slots[code]}` // The first code is the whole card's, however large that is.
-        if (band >= 0) sizes.set(slot, { slot, band, device, sms: code ? sms : ofCard })
-      }
-    }
-    this.sizes = [...sizes.values()]
-    this.sets = []
-    this.setNumbers = new Map()
-    this.numberOf([])
-    // From a set and what becomes busy or idle to the next set.
-    this.moves = new Map()
-  }
-
-  heightOf(set, band) { return this.sets[set].heights[band] }
-
-  update(t, unions) {
-    return this.rebuild(t, this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place, place)))
-  }
-
-  /** The set when a partition of another one begins or ends to be busy. */
-  next(set, number) {
-    const key = set * this.sizes.length + number
-    let next = this.moves.get(key)
-    if (next === undefined) {
-      const { busy } = this.sets[set]
-      next = this.numberOf(busy.includes(number) ? busy.filter(one => one !== number) : [...busy, number].sort((a, b) => a - b))
-      this.moves.set(key, next)
-    }
-    return next
-  }
-
-  numberOf(busy) {
-    const name = busy.join()
-    if (!this.setNumbers.has(name)) this.setNumbers.set(name, this.sets.push({ busy, heights: this.stackedUp(busy) }) - 1)
-    return this.setNumbers.get(name)
-  }
-
-  /** From the bottom band up, each gets at most what is left of its card. */
-  stackedUp(busy) {
-    const heights = new Float64Array(this.bandCount), left = new Map(this.cards.map(({ device, sms }) => [device, sms]))
-    for (const { band, sms, device } of busy.map(number => this.sizes[number]).sort((one, other) => one.band - other.band)) {
-      const had = Math.min(sms, left.get(device))
-      heights[band] += had
-      left.set(device, left.get(device) - had)
-    }
-    return heights
-  }
-}
-
 /** Times from t on at which a union begins to be busy or idle, with a number for either. */
 function togglesFrom(union, t, begins, ends) {
   const length = union?.length ?? 0, first = union ? lowerBound(union.end, t, 0, length) : 0

@@ -64,7 +64,7 @@ export function watchTheme(callback, signal) {
 export function themePlot(plot, theme) {
   // The system's grey may be as strong as its ink: the grid would strike out the texts of bars.
   const alpha = matchMedia("(forced-colors: active)").matches ? 0.25 : 0.7
-  for (const axis of plot.below)
+  for (const axis of plot.above)
     axis.setv({major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid})
   for (const part of plot.center)
     if (/Grid$/.test(part.type)) part.setv({grid_line_color: theme.grid, grid_line_alpha: alpha})

@@ -5,7 +5,7 @@ import { nameAt, nameFacts } from "./lanes.js"
 import { memoryAt } from "./memory.js"
 import { makeNode } from "./nodes.js"
 import { marksAt } from "./paint_marks.js"
-import { stripAt } from "./paint_strips.js"
+import { cardAt } from "./paint_card.js"
 import { signAt } from "./paint_why.js"
 import { formatCount } from "./units.js"
 import { reasonsOf } from "./why.js"
@@ -27,9 +27,8 @@ export function addTips(viewer) {
   }
   const refresh = () => {
     state.frame = 0
-    const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer))
-    if (!told) return hide()
-    const { key, hit = null } = told
+    const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer)), { key, hit = null } = told || {}
+    if (!told || (hit && viewer.drawer.isOpen && key === keyOf(view, view.pinned))) return hide() // The drawer tells it.
     if (key !== state.key) {
       state.key = key
       tip.replaceChildren(...told.nodes())
@@ -59,13 +58,15 @@ export function addTips(viewer) {
 function toldAt(view, { x, y }) {
   const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y)
   if (sign) return plain(signTitle(view, sign.piece), [], [sign.piece.text, sign.piece.fix, moreText(sign.more)])
-  if (hit) return { hit, key: JSON.stringify([hit, view.store.length]), nodes: () => hitNodes(view, hit) }
+  if (hit) return { hit, key: keyOf(view, hit), nodes: () => hitNodes(view, hit) }
   if (marks.length) return { key: JSON.stringify(marks.map(({ time, text }) => [time, text])), nodes: () => markNodes(marks) }
   const memory = memoryAt(view, x, y)
   if (memory) return plain(`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts)
-  const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : stripAt(view, x, y)) ?? []
+  const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : cardAt(view, x, y)) ?? []
   return title === undefined ? null : plain(title, facts, [hint])
 }
+
+const keyOf = (view, hit) => JSON.stringify([hit, view.store.length])
 
 const plain = (...told) => ({ key: JSON.stringify(told), nodes: () => tipNodes(...told) })
 

@@ -22,12 +22,15 @@ const AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp
 
 export function addTotals(viewer) {
   const { view } = viewer
-  const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true })
-  viewer.panels.append(panel)
+  const panel = viewer.drawer.add("selection", "Totals")
   const state = { ...AT_FIRST, selection: null }, commands = viewer.commands
-  const draw = () => showTotals(viewer, panel, state, change)
-  const change = changes => { Object.assign(state, changes); draw() }
-  const open = () => change({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope })
+  const draw = isAsked => showTotals(viewer, panel, state, change, isAsked)
+  const change = changes => {
+    const wasOpen = state.isOpen
+    Object.assign(state, changes)
+    draw(!wasOpen)
+  }
+  const open = () => change({ isOpen: true, scope: !viewer.drawer.isOpen && viewer.drawer.isWhole ? "all" : state.scope === "selection" && !view.selection ? "view" : state.scope })
   const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() })
   viewer.tools.append(button)
   const later = throttled(viewer, () => { if (state.isOpen) draw() }, TOTALS_EVERY_MS)
@@ -62,16 +65,15 @@ function windowOf(view, { scope }) {
   return end > start ? { ...own, of: own.isAll ? all : own } : null
 }
 
-function showTotals(viewer, panel, state, change) {
-  const { view } = viewer, own = state.isOpen ? windowOf(view, state) : null
-  panel.hidden = !state.isOpen
-  if (!own) return panel.replaceChildren(...(state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : []))
+function showTotals(viewer, panel, state, change, isAsked) {
+  const { view, drawer } = viewer, own = state.isOpen ? windowOf(view, state) : null
+  if (!own) return drawer.fill(panel, state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : [], isAsked)
   state.reachNs = view.store.lastNs
-  const scrolled = panel.querySelector(".gsl-table")?.scrollTop ?? 0, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry
+  const scrolled = drawer.element.scrollTop, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry
   const table = totalTable(view, state, rowsOf(view, state.by, totals(view.store, view.tables, own), own), change)
   const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What is hidden counts too." })] : []
-  panel.replaceChildren(head(viewer, panel, state, own, change), table, ...note)
-  table.scrollTop = scrolled
+  drawer.fill(panel, [head(viewer, panel, state, own, change), table, ...note], isAsked)
+  if (!isAsked) drawer.element.scrollTop = scrolled
   if (focused) [...panel.querySelectorAll("[data-entry]")].find(({ dataset }) => dataset.entry === focused)?.focus({ preventScroll: true })
 }
 
@@ -122,17 +124,17 @@ function totalTable(view, { by, sort, isUp }, rows, change) {
     partition: "Time in which anything used the partition's SMs: what overlaps counts once, and copies use none",
     pair: `Time in which both were ${word}, and its share of the time of the stream that has less of it`,
   }[by]
-  const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", title: about, "aria-sort": own === key ? (isUp ? "ascending" : "descending") : null }, makeButton(text, {
+  const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", role: "columnheader", title: about, "aria-sort": own === key ? (isUp ? "ascending" : "descending") : null }, makeButton(text, {
     label: `Sort by ${text}`, "data-entry": `sort ${own}`, onclick: () => change({ sort: own, isUp: own === key ? !isUp : own === "text" }),
   }))
-  const body = makeNode("tbody", {}, ...rows.slice(0, TABLE_ROWS).map(row => {
+  const body = makeNode("tbody", { role: "rowgroup" }, ...rows.slice(0, TABLE_ROWS).map(row => {
     const isOn = Boolean(row.entry) && isAlone(view, row.entry), swatch = row.style?.fill ? makeSwatch(row.style) : null
     const name = row.entry ? makeNode("button", { type: "button", "aria-pressed": String(isOn), "data-entry": `row ${row.text}`, text: row.text }) : row.text
     const click = row.entry && { class: "gsl-row", onclick: () => showOnly(view, row.entry) }
-    return makeNode("tr", { ...click }, makeNode("th", { scope: "row", title: row.text, dir: "auto" }, swatch, name), ...columns.map(column => makeNode("td", { text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })))
+    return makeNode("tr", { role: "row", ...click }, makeNode("th", { scope: "row", role: "rowheader", title: row.text, dir: "auto" }, swatch, name), ...columns.map(column => makeNode("td", { role: "cell", text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })))
   }))
   const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : ""
   if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })))
-  const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)))
-  return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body))
+  const heads = makeNode("thead", { role: "rowgroup" }, makeNode("tr", { role: "row" }, ...[{ key: "text", text: caption }, ...columns].map(headOf)))
+  return makeNode("div", { class: "gsl-table" }, makeNode("table", { role: "table", title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body))
 }

@@ -3,7 +3,7 @@
 
 import { gallop, Intervals, lowerBound, uniteAll, upperBound } from "./arrays.js"
 import { Row } from "./rows.js"
-import { columnEdge, LaneSteps, SmStack } from "./steps.js"
+import { columnEdge, LaneSteps } from "./steps.js"
 
 const busyUnions = new WeakMap()
 const MANY_LANES = 48 // From how many on their number is kept as steps: one search a frame instead of one for each lane.
@@ -62,14 +62,6 @@ class BusyUnions {
     else if (this.lanesFrom < Infinity) this.steps.update(this.lanesFrom, this.lanes())
     this.lanesFrom = Infinity
     return this.steps
-  }
-
-  smStack() {
-    const { tables } = this, changedNs = this.updateSlots()
-    const shape = JSON.stringify([this.slots, tables.bands.length, tables.cards])
-    if (this.stack?.shape !== shape) this.stack = new SmStack(shape, this.slots, tables).update(-Infinity, this.slotUnions)
-    else if (changedNs < Infinity) this.stack.update(changedNs, this.slotUnions)
-    return this.stack
   }
 
   reset(counted) {
@@ -132,28 +124,6 @@ class BusyUnions {
     }
     return list
   }
-
-  /** Take in what was appended; return the time from which on something changed. */
-  updateSlots() {
-    if (this.slotsVersion === this.store.version) return Infinity
-    this.slotsVersion = this.store.version
-    const fresh = new Map()
-    for (const row of this.store.rows) {
-      const from = row.seen.partition, codes = new Set(row.partition.subarray(from, row.length))
-      const device = this.tables.cards.length > 1 ? this.tables.lanes[row.lane]?.device : this.tables.cards[0].device
-      for (const code of codes) pushTo(fresh, this.slots[code] && `${device} ${this.slots[code]}`, this.countedIntervals(row, from, code))
-      row.seen.partition = row.length
-    }
-    let changedNs = Infinity
-    for (const [slot, lists] of fresh) {
-      const list = uniteAll(lists)
-      if (!list.length) continue
-      if (!this.slotUnions.has(slot)) this.slotUnions.set(slot, new Intervals())
-      this.slotUnions.get(slot).add(list)
-      changedNs = Math.min(changedNs, list.start[0])
-    }
-    return changedNs
-  }
 }
 
 /** What decides which spans count. A window that still grows does not change it: no span came that started after its end. */
@@ -193,13 +163,6 @@ export function busyShares(store, tables, x0, x1, n) {
   if (steps) steps.addIntegrals(x0, x1, [lanes])
   else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes)
   return { lanes: scaled(lanes, n / (x1 - x0)) }
-}
-
-/** Mean SMs of each band in each of n equal columns: stacked in the order of `tables.bands`, never more than the card has. */
-export function smShares(store, tables, x0, x1, n) {
-  const bands = tables.bands.map(() => new Float64Array(n))
-  if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands)
-  return bands.map(sums => scaled(sums, n / (x1 - x0)))
 }
 
 const scaled = (values, factor) => values.map(value => value * factor)

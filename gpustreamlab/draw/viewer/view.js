@@ -3,25 +3,22 @@
 import { firstLayout, groupKey, laneKey, layOut } from "./layout.js"
 
 const LANES_MAX_PX = 520 // Lanes that are higher scroll within, until it is known how much room there is.
-const LANES_MIN_PX = 60
-const LANES_GAP_PX = 12 // Between the lanes and the strips, and between those.
-const SMS_STRIP_PX = 66
+const LANES_MIN_PX = 60 // Below the card.
+const LANES_GAP_PX = 6 // Between the lanes and the strip below them.
 const CAPTURE_STRIP_PX = 12
+const NO_HEAD = { card_rows: [], head_px: 0, idle_px: 18 } // Of tables without a card.
 export const MIN_WINDOW_NS = 10
 const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
-const SEEN_PX = 12 // So much of a row shall be in view.
 const HIT_PX = 3 // How far a pointer may be off.
 export const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"])
 const STATE_KEYS = new Set(["isLive", "isFollowing", "isPaused"])
 
 // Where the parts of the figure are, in px from the top of its frame.
 function planParts(tables, roomPx) {
-  const strips = [], kinds = [...(tables.bands.length ? [["sms", SMS_STRIP_PX]] : []), ...(tables.capture?.shown ? [["capture", CAPTURE_STRIP_PX]] : [])]
-  const stripsPx = kinds.reduce((sum, [, px]) => sum + LANES_GAP_PX + px, 0)
-  const lanesPx = Math.max(LANES_MIN_PX, Math.min(roomPx - stripsPx, Math.round(tables.height_px)))
-  let bottom = lanesPx
-  for (const [kind, px] of kinds) { strips.push({kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px}); bottom += LANES_GAP_PX + px }
-  return {lanesPx, strips, stripsPx, innerPx: bottom}
+  const stripPx = tables.capture?.shown ? LANES_GAP_PX + CAPTURE_STRIP_PX : 0, headPx = tables.head_px
+  const lanesPx = Math.max(headPx + LANES_MIN_PX, Math.min(roomPx - stripPx, Math.round(tables.height_px)))
+  const capture = stripPx ? {top: lanesPx + LANES_GAP_PX, bottom: lanesPx + stripPx} : null
+  return {lanesPx, headPx, capture, innerPx: lanesPx + stripPx}
 }
 
 export class View {
@@ -31,13 +28,14 @@ export class View {
     this.frame = {left: 0, top: 0, right: 1, bottom: 1}
     this.scrollPx = 0
     this.layout = firstLayout()
-    this.room = {innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips; lanes are as high as fits into the second.
+    this.roomPx = LANES_MAX_PX // Of the card, the lanes and the strip.
     this.lane = null // Whose name was chosen: keys mean it.
     this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
     for (const group of FILTER_KEYS) this[group] = new Set() // Codes of what is not shown; of streams those of their lanes.
     this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
     this.gap = this.reason = null // The gap that was clicked; the piece of a finding that is shown.
     this.why = tables.why ?? null // Live: null until it was asked for.
+    this.lit = null // The piece of the run's time whose places are lit.
     this.notes = [] // What the reader wrote, as {time, end, stream, text}: times of the trace, end and stream may be null.
     this.found = null // Spans of both, see reasonsOf.
     this.strayCount = 0 // Work that left its stream, as the legend counted last.
@@ -47,21 +45,18 @@ export class View {
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
     this.openWork = [] // Live, of each lane: its code, the name of the first range that has not ended, since when, and how many.
     this.painted = null // The items of the last paint.
-    this.peak = {} // The most lanes that were busy at once, see busyPeak.
     this.kept = new Map() // What a link to this view, and a saved notebook, keep: by key how it is read and set.
     this.adoptTables(tables)
     this.fit()
   }
 
-  adoptTables(planned) {
-    this.planned = planned
+  adoptTables(told) {
+    const planned = this.planned = {...NO_HEAD, ...told}
     this.laneRows = planned.lanes.map(() => [])
     planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
-    const {stripsPx} = planParts(planned, 0), room = {...this.room, roomPx: this.room.fitPx - stripsPx}
-    const {tables, order, pinnedPx, marksPx} = layOut(planned, this.layout, room)
+    const {tables, order, pinnedPx} = layOut(planned, this.layout, code => this.hasSpans(code))
     Object.assign(this, {tables, laneOrder: order, pinnedPx})
-    // Lines of marks, and pinned lanes, stay above lanes that scroll.
-    this.parts = {...planParts(tables, this.room.innerPx), headPx: marksPx}
+    this.parts = planParts(tables, this.roomPx) // Marks, the card and pinned lanes stay above lanes that scroll.
     this.lanesPx = this.parts.lanesPx
     this.scrollPx = this.clampScroll(this.scrollPx)
   }
@@ -80,15 +75,13 @@ export class View {
     this.arrange({[set]: keys})
   }
 
-  setRoom(innerPx, mayGrow) {
-    if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return
-    // Panels that a click opens take room from the lanes, but none moves under the pointer: those below scroll.
-    const isOpen = this.pinned || this.gap || this.selection
-    this.room = {innerPx, mayGrow, fitPx: Math.max(innerPx, isOpen ? this.room.fitPx : 0)}
-    const {tables: {height_px: before}, lanesPx, pinned} = this
+  setRoom(roomPx) {
+    if (this.roomPx === roomPx) return
+    const {lanesPx, pinned} = this
+    this.roomPx = roomPx
     this.adoptTables(this.planned)
-    if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].top - this.scrollPx > this.lanesPx - SEEN_PX) this.scrollToRow(pinned.row)
-    if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables")
+    if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].bottom - this.scrollPx > this.lanesPx) this.scrollToRow(pinned.row)
+    if (this.lanesPx !== lanesPx) this.emit("data", "tables")
   }
 
   // Show a lane that is hidden, or whose group is folded.
@@ -130,11 +123,11 @@ export class View {
     return {start: Math.min(...rows.map(row => row.start[0])), end: Math.max(...rows.map(row => row.lastEnd()))}
   }
 
+  // Whether anything ran, or has begun, on a lane.
+  hasSpans(lane) { return this.laneRows[lane].some(code => this.store.ownRow(code)?.length) || this.openWork.some(([open]) => open === lane) }
+
   // Codes of the streams on which anything ran.
-  usedStreams() {
-    const isUsed = lane => this.laneRows[lane].some(code => this.store.ownRow(code).length)
-    return this.laneOrder.filter(lane => !this.tables.lanes[lane].host && isUsed(lane))
-  }
+  usedStreams() { return this.laneOrder.filter(lane => !this.tables.lanes[lane].host && this.hasSpans(lane)) }
 
   // How far a window may reach.
   bounds() {
@@ -235,7 +228,7 @@ export class View {
   }
 
   scrollToRow(row) {
-    const {top, bottom} = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0)
+    const {top, bottom} = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 20 : 0)
     if (top < this.pinnedPx) this.scrollTo(this.scrollPx)
     else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
     else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12)
@@ -261,7 +254,15 @@ export class View {
     this.emit("data", "tables")
   }
 
-  appended() { this.emit("data", "spans") }
+  appended() {
+    // A lane on which work begins is no longer folded with those without.
+    if (this.tables.idle && this.planned.lanes.some((_, code) => !this.laneOrder.includes(code) && this.hasSpans(code))) {
+      const {laneOrder} = this
+      this.adoptTables(this.planned)
+      if (this.laneOrder.length !== laneOrder.length) this.emit("data", "tables")
+    }
+    this.emit("data", "spans")
+  }
 }
 
 // The painted item under a pointer: a span before a merged one, the later painted of two, and at most HIT_PX beside.

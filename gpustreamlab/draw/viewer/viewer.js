@@ -1,7 +1,10 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
 
 import { addAddress } from "./address.js"
+import { BAND_PX } from "./brush.js"
 import { addDetails } from "./details.js"
+import { addDrawer } from "./drawer.js"
+import { addFindings } from "./findings.js"
 import { addFollow } from "./follow.js"
 import { addGaps } from "./gaps.js"
 import { addKeys } from "./keys.js"
@@ -18,26 +21,29 @@ import { addScrolling } from "./scroll.js"
 import { addSearch } from "./search.js"
 import { addSelect } from "./select.js"
 import { SpanStore } from "./store.js"
-import { readTheme, themePlot, watchTheme } from "./theme.js"
+import { FONT, readTheme, themePlot, watchTheme } from "./theme.js"
 import { addTips } from "./tips.js"
 import { addTotals } from "./totals_table.js"
 import { View } from "./view.js"
-import { addWhy } from "./why_panel.js"
+import { addWent } from "./went.js"
 
-const RIM_PX = 2 // Above the frame.
-const AXIS_PX = 48 // Ticks and title below it.
+const RIM_PX = 2 // Below the frame.
+const NEWS_PX = 18 // Below a live one, for what is to be said of it.
+const GUTTER_PX = 30 // Beside the longest name: its triangle, and free space.
+const AXIS_PX = 24 // The time axis above it.
 const PHONE_PX = 560
 const LEAST_FIGURE_PX = 240, LEAST_PHONE_PX = 340 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
-const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
+const ABOVE = new Set(["lit", "hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress] // In their order.
+const CONTROLS = [addWent, addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addLegend, addFollow, addAddress] // In their order.
 
 export class Viewer {
-  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null}) {
+  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, opens = false, address = null, notes = null, savePage = null}) {
     // `address` stands before each key of this viewer in the page's address; null leaves that alone. `notes` are those to begin
-    // with, where they are others than the trace's. A viewer that fills has the browser's window for itself.
-    Object.assign(this, {Bokeh, item, askWhy, fills, address, notes, savePage})
+    // with, where they are others than the trace's. A viewer that fills has the browser's window for itself; one that
+    // opens has the drawer open from the start.
+    Object.assign(this, {Bokeh, item, askWhy, fills, opens, address, notes, savePage})
     this.makeFrame(element)
     this.commands = {} // What the controls can ask of each other, by name: so none needs to know which others there are.
     this.view = new View(tables, store)
@@ -55,12 +61,12 @@ export class Viewer {
     const part = (name, ...children) => make(name, {}, ...children)
     this.tools = part("tools")
     this.bar = part("bar", this.tools)
-    this.news = part("news") // Beside the title of the axis, where nothing else is: so the picture does not move.
+    this.news = part("news") // Below the frame, where nothing else is: so the picture does not move.
     this.figureElement = part("figure", this.news)
-    this.panels = part("panels")
+    this.body = part("body", this.figureElement, part("minimap"))
     this.status = makeNode("div", {class: "gsl-status gsl-out", role: "status", "aria-live": "polite"})
     const about = {tabindex: "0", role: "region", "aria-label": "Timeline. Press question mark for its keys."}
-    this.element = make("viewer", about, this.bar, this.figureElement, part("minimap"), this.panels, this.status)
+    this.element = make("viewer", about, this.bar, this.body, this.status)
     this.element.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`
     parent.append(this.element)
   }
@@ -82,6 +88,7 @@ export class Viewer {
   async start() {
     while (!this.figureElement.isConnected && !this.isDestroyed) await new Promise(done => setTimeout(done, 50))
     if (this.isDestroyed) return this
+    addDrawer(this)
     this.document = this.Bokeh.require("document/document").Document.from_json(structuredClone(this.item.doc))
     this.plot = this.document.roots()[0]
     this.preparePlot()
@@ -98,7 +105,7 @@ export class Viewer {
   preparePlot() {
     const {plot, view} = this
     plot.renderers = [] // What is there only stops a warning in Python.
-    plot.below[0].formatter = tickFormatter(this.Bokeh, view)
+    plot.above[0].formatter = tickFormatter(this.Bokeh, view)
     leaveViewport(plot)
     this.layers = addLayers(this.Bokeh, plot, view, this.painter)
     this.sizePlot()
@@ -109,23 +116,31 @@ export class Viewer {
   // Room for the names and the lanes there are now. Setting what is set already does nothing.
   sizePlot() {
     const {plot, view} = this, width = this.figureElement.clientWidth || 1200
-    view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX), this.fills)
-    const {innerPx} = view.parts
-    const height = innerPx + AXIS_PX + RIM_PX, namesPx = Math.max(90, width * NARROW_BORDER)
-    const left = Math.round(Math.min(view.tables.border_px, namesPx))
-    plot.setv({height, min_border_top: RIM_PX, min_border_bottom: AXIS_PX, min_border_left: left})
+    const below = view.isLive ? NEWS_PX : RIM_PX
+    view.setRoom(Math.round(this.figureRoom() - AXIS_PX - below))
+    const {innerPx} = view.parts, height = innerPx + AXIS_PX + below, namesPx = Math.max(90, this.drawer.leastPx * NARROW_BORDER)
+    const left = Math.round(Math.min(this.gutterPx(), namesPx))
+    plot.setv({height, min_border_top: AXIS_PX, min_border_bottom: below, min_border_left: left})
     // Before the figure has a frame, ticks are chosen by one of about its width.
-    if (!this.plotView) view.frame = {left, top: RIM_PX, right: width, bottom: RIM_PX + innerPx}
+    if (!this.plotView) view.frame = {left, top: AXIS_PX, right: width, bottom: AXIS_PX + innerPx}
     plot.y_range.setv({start: innerPx, end: 0})
     this.figureElement.style.minHeight = `${height}px` // The page does not jump while the figure is made.
   }
 
-  // How high the figure may be, so that its axis, the controls and the panels below it are in view together. A page fills the
-  // window; in a notebook's cell, and beside others, the panels come below.
+  // How wide the names need to be that are shown; two timelines that are compared have what both need.
+  gutterPx() {
+    const {tables, laneOrder} = this.view, ctx = this.measuring ??= document.createElement("canvas").getContext("2d")
+    if (tables.shares_border) return tables.border_px
+    ctx.font = `12px ${FONT}`
+    const texts = [...laneOrder.map(code => [tables.lanes[code].label, tables.lanes[code].detail].filter(Boolean).join(" · ")), ...tables.card_rows.map(({label}) => label), "kernels captured"]
+    return Math.max(...(tables.capture?.shown ? texts : texts.slice(0, -1)).map(text => this.painter.texts.width(ctx, text)), 40) + GUTTER_PX + (tables.groups.length ? BAND_PX : 0)
+  }
+
+  // How high the figure may be, so that its axis and the controls are in view together. A page fills the window.
   figureRoom() {
     const {element, figureElement} = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight
     const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX
-    if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + this.panels.offsetHeight)
+    if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides)
     const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom
     return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides)
   }
@@ -173,7 +188,7 @@ export class Viewer {
       clearTimeout(due)
       due = setTimeout(() => reviveCanvases(this.figureElement), 400)
     })
-    for (const element of [...this.element.children, ...(this.fills ? [document.documentElement] : [])]) observer.observe(element)
+    for (const element of [this.bar, ...this.body.children, ...(this.fills ? [document.documentElement] : [])]) observer.observe(element)
     window.addEventListener("resize", () => this.sizePlot(), {signal: this.signal})
     this.atEnd(() => { clearTimeout(due); observer.disconnect() })
   }

@@ -1,4 +1,4 @@
-// What is marked with a sign: why work did not overlap, and what else draw/_why.py found, with its spans found in the store; notes.
+// What is marked with a sign: what draw/_why.py found, with its spans found in the store; notes.
 
 import { viewTime } from "./address.js"
 import { formatNs } from "./units.js"
@@ -35,7 +35,7 @@ function findReasons(view) {
     })),
   }))
   const findings = [...told, ...view.notes.map(note => noteFinding(view, note))]
-  let causeCount = 0 // Causes have the numbers that `explain()` prints.
+  let causeCount = 0
   findings.forEach((finding, at) => {
     finding.number = at + 1
     finding.sign = SIGNS[finding.kind] ?? String(++causeCount)
@@ -53,7 +53,7 @@ function noteFinding(view, note) {
   const when = end > start ? `${formatNs(start)} to ${formatNs(end)}` : formatNs(start)
   const text = note.stream === null ? when : `${when}, ${note.stream}`
   const lane = view.tables.lanes.findIndex(({ name }) => name === note.stream)
-  return { kind: "note", head: note.text, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] }
+  return { kind: "note", head: note.text, code: "", gain: "", lines: [], folds: false, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] }
 }
 
 /** The span of a lane with this number, which started then. */
@@ -74,11 +74,18 @@ export function shownPiece(view) {
   return reason ? reasonsOf(view).findings[reason.number - 1]?.pieces[reason.place] ?? null : null
 }
 
+/** Light all places of a finding; the picture moves only where none of them is in sight. */
+export function choosePieces(view, pieces) {
+  view.set("pinned", null)
+  view.set("reason", { number: pieces[0].number, place: 0 })
+  if (!pieces.some(({ start, end }) => start <= view.x1 && end >= view.x0)) view.fit()
+}
+
 /** Show a piece and the work in front of it: both outlined, the gap between them marked. */
 export function showPiece(view, { number, place, lane, since, start, end, late, other }) {
   if (late) view.show(late.row, late.index)
   else view.set("pinned", null)
-  view.set("reason", { number, place })
+  view.set("reason", { number, place, isShown: true })
   const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? end, startOf(view, other) ?? since, endOf(view, other) ?? start]
   // Long work is cut, so that the gap stays in sight.
   const far = 3 * (start - since || lateEnd - start)

@@ -40,7 +40,7 @@ def test_names_that_follow_each_other_differ_and_stay_as_they_are_when_more_foll
 
 def test_a_lone_name_has_the_same_look_in_every_run():
     looks = [(style.hue, style.tint) for name in ("gemm", "copy", "filter") for style in name_styles([name])]
-    assert looks == [(4, 1), (4, 1), (3, 3)]
+    assert looks == [(10, 2), (10, 2), (9, 3)]
 
 
 def test_names_that_differ_by_a_number_look_alike():
@@ -115,8 +115,9 @@ def test_the_measures_are_those_of_their_sources():
 @pytest.mark.parametrize("vision", VISIONS)
 def test_hues_are_told_apart_with_every_kind_of_colour_vision_and_from_the_paper(vision):
     firsts = [fill_of(hue) for hue in range(GREY + 1)]
-    least = min(distance(*pair, vision) for pair in itertools.combinations(firsts, 2))
-    assert least >= (0.14 if vision == "normal" else 0.075)
+    for count, (of_all, of_some) in {6: (0.14, 0.075), GREY: (0.085, 0.055)}.items():
+        pairs = itertools.combinations([*firsts[:count], fill_of(GREY)], 2)
+        assert min(distance(*pair, vision) for pair in pairs) >= (of_all if vision == "normal" else of_some)
     # Two partitions, or streams, are the most common case, and three or four not rare.
     assert distance(firsts[0], firsts[1], vision) >= 0.14
     for paper, _ in PAPERS.values():
@@ -130,8 +131,8 @@ def test_tints_are_of_their_hue_and_told_apart_by_lightness():
         for tint in tints[1:] if tints in HUES else ():
             own, first = (np.degrees(np.arctan2(*seen(colour)[:0:-1])) for colour in (tint, tints[0]))
             assert abs(own - first) < 4
-    # No tint is nearer to another hue than its own tints are.
-    for one, other in itertools.combinations(HUES, 2):
+    # Of the first six no tint is nearer to another hue than its own tints are.
+    for one, other in itertools.combinations(HUES[:6], 2):
         assert min(distance(a, b) for a in one for b in other) >= 0.07
 
 

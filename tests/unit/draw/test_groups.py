@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-import pytest
-
-from gpustreamlab.draw import band_steps, plan_groups
+from gpustreamlab.draw import plan_groups
 from gpustreamlab.draw._groups import (
-    CARD_ROW_PX,
-    LEAST_ROW_PX,
-    MOST_LANE_PX,
-    ROW_PX,
     lane_partitions,
     partition_order,
     plan_bands,
     plan_partitions,
-    row_px,
 )
 from gpustreamlab.model import Device, Lane, Layout, LayoutChange, Partition
 from tests.helpers.traces import (
@@ -90,37 +82,6 @@ def test_current_partitions_come_before_those_that_are_gone():
     assert partition_order(trace) == ("prefill", "decode", "gone", "unknown")
 
 
-@pytest.mark.parametrize(
-    ("sms", "rows", "px"),
-    [
-        (132, 1, CARD_ROW_PX),
-        (500, 1, CARD_ROW_PX),
-        (66, 1, CARD_ROW_PX / 2),
-        (1, 1, LEAST_ROW_PX),
-        (132, 4, MOST_LANE_PX / 4),
-        (132, 64, ROW_PX),
-        (8, 64, LEAST_ROW_PX),
-    ],
-)
-def test_row_height_follows_sms_within_limits(sms, rows, px):
-    assert row_px(sms, 132, rows) == px
-
-
-def test_bands_never_stack_higher_than_the_card_and_change_their_height():
-    trace = partition_trace()
-    bands = plan_bands(trace)
-    steps = band_steps(trace, bands, 0)
-    times = np.unique(np.concatenate([times_ns for times_ns, _ in steps]))
-    height = sum(np.concatenate(([0], sms))[np.searchsorted(times_ns, times, side="right")] for times_ns, sms in steps)
-    assert height.max() == 132
-    assert [band.style.letter for band in bands] == ["A", "B", ""]
-    assert max(steps[2][1]) == 36
-    trace = repartition_trace()
-    bands = plan_bands(trace)
-    assert bands[0].label == "prefill · 96→64 SMs"
-    assert set(band_steps(trace, bands, 0)[0][1].tolist()) == {0, 64, 96}
-
-
 def test_labels_are_the_same_without_the_spans():
     trace = repartition_trace()
     tables = without_spans(trace)
@@ -136,14 +97,12 @@ def test_partitions_in_which_nothing_ran_have_a_band_only_while_they_are_there()
     trace = replace(trace, layout=Layout(partitions=(*trace.layout, spare)), layouts=())
     bands = plan_bands(trace)
     assert [band.name for band in bands] == ["prefill", "decode", "spare", None]
-    assert len(band_steps(trace, bands, 0)[2][0]) == 0
     trace = partition_trace()
     before_ns = trace.layouts[0].time_ns - 1
     gone = LayoutChange(time_ns=before_ns, layout=Layout(partitions=(Partition(name="gone", requested_sms=8, granted_sms=8),)))
     trace = replace(trace, layouts=(gone, *trace.layouts))
     bands = plan_bands(trace)
     assert [band.name for band in bands] == ["prefill", "decode", None]
-    assert len(band_steps(trace, bands, 0)) == 3
 
 
 def test_every_size_of_a_partition_has_its_text_and_points_to_the_band_of_its_name():

@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab import Session
-from gpustreamlab.analysis import RowTable, is_work, span_rows
+from gpustreamlab.analysis import RowTable, is_work
 from gpustreamlab.draw import GREY, plan_scene
-from gpustreamlab.draw._groups import CARD_ROW_PX, LEAST_ROW_PX
-from gpustreamlab.draw._scene import LABEL_PX, LANE_GAP_PX, MAX_MARKS, ROW_PX, fit_label, lane_detail, text_width_px
+from gpustreamlab.draw._scene import IDLE_PX, LABEL_PX, LANE_GAP_PX, MAX_MARKS, ROW_PX, lane_detail, lane_labels, text_width_px
 from gpustreamlab.model import Lane, Layout, LayoutChange, Marker
-from gpustreamlab.workloads import spin
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
     PREFILL,
@@ -41,8 +38,9 @@ TRACES = {
 def test_groups_and_lanes_and_rows_tile_the_picture(trace):
     scene = plan_scene(trace)
     for lane, box in enumerate(scene.lanes):
-        own = np.flatnonzero((scene.rows.lane == lane) & (scene.rows.share == 1))
-        own = own[np.argsort(scene.row_top[own])]
+        own = np.flatnonzero(scene.rows.lane == lane)
+        _, first = np.unique(scene.row_top[own], return_index=True)  # rows of several sizes of a partition share a place
+        own = own[first]
         assert box.top < scene.row_top[own[0]]
         assert scene.row_bottom[own[-1]] < box.bottom
         assert (scene.row_top[own[1:]] > scene.row_bottom[own[:-1]]).all()
@@ -69,11 +67,11 @@ def test_lanes_come_in_the_order_of_their_first_work_and_those_without_any_last(
         first = {code: trace.start_ns[on_device & (trace.lane == code)] for code in box.group.lanes}
         began = [times.min() for times in first.values() if len(times)]
         assert box.group.is_host or began == sorted(began)
-    # WHEN there are partitions, it is so within each
+    # WHEN names differ by a number, these count, within each partition
     trace = many_partitions_trace()
-    first = {code: trace.start_ns[trace.lane == code].min() for code in set(trace.lane.tolist())}
     for box in plan_scene(trace).groups:
-        assert list(box.group.lanes) == sorted(box.group.lanes, key=first.get)
+        names = [trace.lanes[lane].name for lane in box.group.lanes]
+        assert names == sorted(names, key=lambda name: int("".join(filter(str.isdigit, name))))
 
 
 def test_the_lanes_of_a_live_view_stay_where_they_first_worked():
@@ -98,8 +96,7 @@ def test_rows_may_come_in_any_order():
     scene = plan_scene(trace, given, zero_ns=0, width_ns=100.0)
     in_order = plan_scene(make_trace([("a", "x", 0, 100), ("a", "x", 0, 100), ("b", "x", 0, 100)]))
     assert scene.row_top[[1, 2, 0]].tolist() == in_order.row_top.tolist()
-    assert scene.row_bottom[3] - scene.row_top[3] == (scene.row_bottom[0] - scene.row_top[0]) / 2
-    assert scene.row_top[3] + scene.row_bottom[3] == scene.row_top[0] + scene.row_bottom[0]
+    assert scene.row_top[3] == scene.row_top[0]
 
 
 def test_folded_rows_are_noted():
@@ -112,13 +109,18 @@ def test_without_partitions_nothing_of_them_is_drawn_and_rows_have_full_height(l
     scene = plan_scene(random_trace(500, lane_count))
     assert (scene.groups, scene.marks, scene.mark_rows, scene.bands) == ((), (), (), ())
     assert [(entry.text, entry.band) for entry in scene.partitions] == [("whole card · 132 SMs", -1)]
-    assert np.allclose(scene.row_bottom - scene.row_top, ROW_PX - 2)
-    assert scene.height_px == lane_count * (ROW_PX + LANE_GAP_PX)
+    assert np.allclose(scene.row_bottom - scene.row_top, ROW_PX - 1)
+    # THEN the streams on which nothing ran are one line
+    idle = sum(box.is_idle for box in scene.lanes)
+    used = scene.height_px - scene.head_px - (IDLE_PX if idle else 0)
+    assert used == (lane_count - idle) * (ROW_PX + LANE_GAP_PX)
+    assert (scene.idle_text == f"{idle:,} streams without work") == (idle > 0)
 
 
 def test_empty_trace_has_a_scene():
     scene = plan_scene(empty_trace())
-    assert (len(scene.rows), scene.height_px, scene.width_ns, scene.notes) == (0, 0, 0, ())
+    assert (len(scene.rows), scene.height_px, scene.width_ns, scene.notes) == (0, scene.head_px, 0, ())
+    assert [row.label for row in scene.card_rows] == ["132 SMs"]
 
 
 @pytest.mark.parametrize(
@@ -131,21 +133,23 @@ def test_lane_detail_has_what_is_not_ordinary(facts, text):
 
 @given(st.text(max_size=200))
 def test_labels_fit_beside_the_lanes(text):
-    assert text_width_px(fit_label(text)) <= LABEL_PX
+    assert max(map(text_width_px, lane_labels([text, f"{text} 2", "a"]))) <= LABEL_PX
+
+
+def test_streams_whose_names_differ_by_a_number_follow_each_other_as_the_numbers_count():
+    trace = make_trace([("s10", "x", 0, 9), ("up", "x", 1, 9), ("s2", "x", 2, 9), ("s1", "x", 3, 9)])
+    assert from_the_top(plan_scene(trace), trace) == ["s1", "s2", "s10", "up"]
 
 
 # ---- partitions
 
 
-def test_lanes_are_grouped_by_partition_and_as_high_as_these_have_sms():
+def test_lanes_are_grouped_by_partition_and_rows_are_as_high_with_few_sms_as_with_many():
     scene = plan_scene(partition_trace())
     assert [box.label for box in sorted(scene.lanes, key=lambda box: box.top)] == ["prefill", "kv", "decode", "logging"]
     assert [box.group.name for box in scene.groups] == ["prefill", "decode", None]
     assert [box.group for box in scene.lanes] == [2, 0, 1, 0]
-    heights = dict(zip((box.label for box in scene.lanes), (scene.row_bottom - scene.row_top + 2).tolist(), strict=True))
-    assert heights["logging"] == CARD_ROW_PX
-    assert heights["prefill"] == pytest.approx(CARD_ROW_PX * 96 / 132)
-    assert heights["decode"] == LEAST_ROW_PX
+    assert np.allclose(scene.row_bottom - scene.row_top, ROW_PX - 1)
 
 
 def test_neighbours_have_other_hues_also_where_lanes_are_in_the_order_of_their_first_work():
@@ -155,29 +159,10 @@ def test_neighbours_have_other_hues_also_where_lanes_are_in_the_order_of_their_f
     assert hues == [place % GREY for place in range(30)]
 
 
-def test_bars_tell_of_sms_alike_before_and_after_their_lanes_move():
-    sms = {"left": 16, "right": 116, "whole": 132}
-    with Session("sim", capture="ranges") as lab:
-        for name in sms:
-            with lab.on(lab.stream(name), "before"):
-                spin(lab, 1_000)
-        lab.partition(p=16, q="rest")
-        for name, part in zip(sms, ("p", "q", None), strict=True):
-            with lab.on(lab.stream(name, partition=part), "after"):
-                spin(lab, 1_000)
-    trace = lab.trace
-    scene, (_, row) = plan_scene(trace), span_rows(trace)
-    heights_px = (scene.row_bottom - scene.row_top)[row]
-    for lane, name, height_px in zip(trace.lane, trace.name, heights_px, strict=True):
-        share = sms[trace.lanes[lane].name] / 132 if trace.names[name] == "after" else 1
-        assert height_px == pytest.approx(max(share * CARD_ROW_PX, LEAST_ROW_PX), abs=2)
-
-
 def test_a_layout_that_is_not_enforced_has_groups_but_no_strip_of_sms():
     scene = plan_scene(partition_trace(is_enforced=False))
     assert scene.bands == ()
     assert scene.groups[0].group.label == "prefill · all 132 SMs, not enforced"
-    assert np.allclose(scene.row_bottom - scene.row_top + 2, CARD_ROW_PX)
 
 
 def test_without_partitions_streams_come_first_and_only_the_host_has_a_group():

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session, workloads
-from gpustreamlab.analysis import IDLE_TEXTS, explain, idle
+from gpustreamlab.analysis import CAUSE_TITLES, IDLE_TEXTS, code_lines, explain, format_ns, format_share, idle
 from gpustreamlab.draw import _why, page_data, plan_picture, why_tables
-from gpustreamlab.model import Marker, merge
-from gpustreamlab.typing import IdleKind
+from gpustreamlab.model import Marker, Note, merge
+from gpustreamlab.typing import Cause, IdleKind, NoteKind
 from tests.helpers import planted
 from tests.helpers.advice_programs import PAIRS
 from tests.helpers.traces import empty_trace, make_trace
@@ -28,16 +28,22 @@ def key_of(trace, row):
     return [int(trace.lane[row]), int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns, int(row)]
 
 
-def test_a_page_says_what_explain_prints(trace):
-    why = page_data(plan_picture(trace))[0]["tables"]["why"]
-    said = [f"Why: {why['line']}"]
-    for number, finding in enumerate(why["findings"], 1):
-        said += [f"{number}. {finding['head']}", finding["pieces"][0]["text"], finding["pieces"][0]["fix"]]
-
-    printed = " ".join(str(trace.explain()).split())
-    assert printed == " ".join([*said, *why["bound"], *why["notes"]])
-    assert (len(why["findings"]), len(why["bound"])) == (1, 0)
+def test_a_page_says_of_each_cause_what_explain_says_and_what_it_saves_in_plain_words(trace):
+    why, found = page_data(plan_picture(trace))[0]["tables"]["why"], trace.explain()
+    (finding,), (entry,) = found.findings, why["findings"]
+    assert why["line"] == found.headline
+    assert entry["head"] == "The host waited for the whole card"
+    assert (entry["code"], entry["count"], entry["folds"]) == ("HOST_SYNC_DEVICE", 7, False)
+    share = finding.saves_ns / found.forecast.measured_ns
+    assert entry["gain"] == f"saves {format_ns(finding.saves_ns)} ({format_share(share)})"
+    assert (entry["pieces"][0]["text"], entry["pieces"][0]["fix"]) == (finding.text, finding.fix)
+    assert why["notes"] == list(found.notes)
     assert why["explained"]
+
+
+def test_every_cause_has_a_title():
+    assert set(CAUSE_TITLES) == set(Cause)
+    assert len(set(CAUSE_TITLES.values())) == len(Cause)
 
 
 def on_gpu(trace, number):
@@ -52,7 +58,7 @@ def test_a_page_of_several_ranks_explains_each_gpu_and_its_pieces_are_spans_of_t
     zero_ns = int(whole.start_ns.min())
     why, alone = why_tables(whole, zero_ns), [whole.where(device=number).explain() for number in (0, 1)]
 
-    heads = [f"GPU {number}: {alone[number].findings[place].head}" for place in (0,) for number in (0, 1)]
+    heads = [f"GPU {number}: {CAUSE_TITLES[alone[number].findings[0].code]}" for number in (0, 1)]
     assert [finding["head"] for finding in why["findings"]] == heads
     assert why["bound"] == [f"GPU {number}: {found.headline}" for number, found in enumerate(alone)]
     assert why["explained"]
@@ -103,7 +109,7 @@ def test_work_that_was_not_late_says_nothing_of_the_gap_before_it():
     between_ns = int(trace.end_ns[trace.name == trace.names.index("spin")].min()) + 1_000
     why = why_tables(replace(trace, markers=(Marker(time_ns=between_ns, text="In [2]", kind="cell"),)), 0)
     (finding,) = why["findings"]
-    assert finding["head"].startswith("NOT_OFFERED")
+    assert finding["code"].startswith("NOT_OFFERED")
     (piece,) = finding["pieces"]
     assert piece["since"] == piece["late"][1]
 
@@ -197,12 +203,69 @@ def test_a_hazard_is_at_the_range_that_does_not_wait_with_the_missing_order():
     first = trace.names.index("use") == trace.name
     assert (note.stream, note.kind.value, note.time_ns) == ("b", "hazard", trace.start_ns[first].min())
     entry = found(trace)["hazard"]
-    assert entry["head"] == "Hazard: read-after-write on b"
+    assert (entry["head"], entry["code"]) == ("A missing wait: b does not wait for a", "read-after-write")
     (piece,) = entry["pieces"]
     assert piece["late"][:3] == [1, note.time_ns, note.end_ns]
     assert trace.start_ns[piece["late"][3]] == note.time_ns
-    assert piece["fix"] == "Put lab.stream('b').wait(lab.stream('a')) before 'use' (add)."
-    assert "unordered" in piece["text"]
+    assert entry["lines"] == ["lab.stream('b').wait(lab.stream('a'))"]
+    assert piece["fix"] == "Put it before 'use' (add)."
+    assert piece["text"].startswith("'use' (add) may run before 'make' (multiply) has ended: both use ")
+
+
+def test_hazards_that_one_line_mends_are_one_entry_with_a_place_for_each():
+    def work(lab):
+        first = lab.xp.ones(1_000)
+        lab.synchronize()
+        for number in range(3):
+            with lab.on("a", f"fill {number}"):
+                first *= 2
+            with lab.on("b", f"use {number}"):
+                first += 1
+        lab.synchronize()
+
+    trace = record_marks(work)
+    entries = found_entries(trace)
+    places = {entry["lines"][0]: [piece["fix"] for piece in entry["pieces"]] for entry in entries}
+    assert places == {
+        "lab.stream('b').wait(lab.stream('a'))": [f"Put it before 'use {number}' (add)." for number in range(3)],
+        "lab.stream('a').wait(lab.stream('b'))": [f"Put it before 'fill {number}' (multiply)." for number in (1, 2)],
+    }
+    assert [entry["count"] for entry in entries] == [3, 2]
+    # Of several arrays at one place it is one.
+    again = tuple(replace(note, text=f"write-after-write: more of {note.text}") for note in trace.notes)
+    (entry, _), more = (found_entries(replace(trace, notes=notes)) for notes in ((*trace.notes, *again), trace.notes))
+    assert (entry["code"], entry["pieces"]) == ("read-after-write, write-after-write", more[0]["pieces"])
+
+
+def found_entries(trace):
+    return [entry for entry in why_tables(trace, 0)["marks"] if entry["kind"] == "hazard"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fix", "head", "lines"),
+    [
+        ("use-after-free: x #1, 1 time: odd", "Put lab.stream('a').hold(x) after 'make' (add), before the array goes.",
+         "Memory goes while it is still in use", ["lab.stream('a').hold(x)"]),
+        ("read-after-write: odd", "Ask an expert.", "A missing wait: nothing orders what shares memory", []),
+        ("write-after-write: odd", "Put lab.synchronize() after all (add), or select a stream for that too.",
+         "A missing wait: nothing orders what shares memory", ["lab.synchronize()"]),
+    ],
+)  # fmt: skip
+def test_hazards_of_other_sorts_have_titles_and_what_cannot_be_read_is_told_as_it_is(text, fix, head, lines):
+    note = Note(time_ns=0, end_ns=None, stream=None, text=text, fix=fix, kind=NoteKind.HAZARD)
+    entry = found(replace(empty_trace(), notes=(note,)))["hazard"]
+    assert (entry["head"], entry["lines"]) == (head, lines)
+    assert text in (entry["pieces"][0]["text"], text)
+    assert entry["pieces"][0]["fix"] == (fix if not lines else fix.replace(lines[0], "it"))
+
+
+def test_what_is_to_be_left_out_is_no_line_to_copy():
+    assert code_lines("Leave out lab.stream('b').wait('a'): no array asks for it. Then done = lab.stream('a').record().") == [
+        "done = lab.stream('a').record()"
+    ]
+    assert code_lines("Only then, x.get(out=pinned, blocking=False), and lab.synchronize() (once).") == [
+        "x.get(out=pinned, blocking=False)"
+    ]
 
 
 def test_a_hazard_outside_all_ranges_is_where_it_was_enqueued():
