@@ -197,6 +197,8 @@ def went_text(pieces: Sequence[Piece], found: Explanation | None, *, is_ranges: 
     if gain_ns:
         best = "at best " if forecast.is_bound else ""
         possible = f"; {best}{format_ns(took_ns - gain_ns)} possible with the fixes listed"
+    elif (perhaps_ns := min(max([0, *(one.bound_ns for one in found.findings)]), found.bound_ns)) >= found.worth_ns:
+        possible = f"; at most {format_ns(perhaps_ns)} less, not promised"
     else:
         possible = "; no change that was tried makes it shorter"
     said = f"{took}{possible}; {floor}."

@@ -609,7 +609,6 @@ def test_a_narrow_span_is_no_hot_spot(show):
     assert low[0] not in seen
 
 
-
 def test_names_that_differ_by_a_number_are_one_entry_of_the_legend(show):
     numbered = [("copy", f"h2d {k}", 100 * k, 100 * k + 80) for k in range(30)]
     shown = show(make_trace([*numbered, ("compute", "gemm_fp16", 0, 900), ("compute", "gemm_fp32", 900, 990)]))
