@@ -329,7 +329,7 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
 
 
 def _bar_label(name: str, room_px: float) -> str:
-    """Return a name, or what tells it apart as far as there is room: its number first; empty where that says nothing."""
+    """Return a name, or where there is no room its number, or its begin; empty where that says nothing."""
     label = display_name(name, LABEL_CHARACTERS)
     if text_width_px(label, LABEL_PX) <= room_px:
         return label
@@ -338,12 +338,10 @@ def _bar_label(name: str, room_px: float) -> str:
         label = re.split(r"[<(]", label)[0].rsplit("::", 1)[-1] or label
     numbers = _NUMBERS.findall(label)
     if numbers and text_width_px(label, LABEL_PX) > room_px:
-        label = f"{numbers[-1]} {label.replace(numbers[-1], '').strip()}"
+        return numbers[-1] if text_width_px(numbers[-1], LABEL_PX) <= room_px else ""
     if (excess := text_width_px(label, LABEL_PX) / room_px) > 1:
         label = cut_end(label, int(len(label) / excess))
-    if len(label) >= LEAST_LETTERS or not label.endswith("…"):
-        return label
-    return numbers[-1] if numbers and text_width_px(numbers[-1], LABEL_PX) <= room_px else ""
+    return label if len(label) >= LEAST_LETTERS or not label.endswith("…") else ""
 
 
 def _wait_edges(picture: Picture) -> Int64Array:

@@ -272,15 +272,14 @@ def test_all_that_is_found_has_a_sign_at_its_place_and_a_sentence_with_a_fix(rea
 
 
 @pytest.mark.parametrize("kind", ["hazard", "stray"])
-def test_the_sign_of_a_fault_stands_on_its_own_bar(read, marked, kind):
+def test_the_sign_of_a_fault_stands_before_its_own_bar(read, marked, kind):
     reader = read(marked, width=1700)
     sign = reader.js(
         """(({ late, start, end }) => {
           const { top, bottom } = w.tables.rows[late.row]
           w.setRange(start - (end - start), end + (end - start))
-          const found = gpustreamlab.signAt(w, w.pxAt(start) + 8.5, w.yAt(top))
-          const isIn = found && found.x > w.pxAt(start) && found.x < w.pxAt(end)
-          return found && [found.piece.kind, isIn, found.y < w.yAt((top + bottom) / 2) - 14]
+          const found = gpustreamlab.signAt(w, w.pxAt(start) - 9, w.yAt((top + bottom) / 2))
+          return found && [found.piece.kind, found.x < w.pxAt(start), found.y > w.yAt(top) && found.y < w.yAt(bottom)]
         })(w.found.reasons.pieces.find(piece => piece.kind === argument))""",
         kind,
     )

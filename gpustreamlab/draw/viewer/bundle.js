@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 527950c8612f9196aa9765438bb21420270ef389f81464eb0fbc473737127bbe
+// Made by scripts/bundle_viewer.py. 817dca1816a99a4820f956d8e1a872f650f0ebdc40e1aeb974f4d008ad0be8c3
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2948,14 +2948,13 @@ var gpustreamlab = (() => {
       }
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
       const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {};
-      const isOnBar = isFault(piece) && bottom - top >= 3 * SIGN_PX;
-      const x = freePlace(places, Math.max(left, isOnBar ? Math.min(begin + SIGN_PX, view.pxAt((piece.start + piece.end) / 2)) : begin - SIGN_PX - 1), left, !piece.place);
+      const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), left, !piece.place);
       if (x === null) {
         const near = (other) => Math.abs(other.x - begin + SIGN_PX + 1);
         places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1;
         continue;
       }
-      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow || isOnBar ? top : (top + bottom) / 2);
+      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2);
       const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 };
       places.push(sign);
       signs.push(sign);
@@ -3634,6 +3633,7 @@ var gpustreamlab = (() => {
     const Layer = layerClass(Bokeh);
     const paint = (part) => (ctx, plotView, ratio) => {
       const { left, top, right, bottom } = plotView.frame.bbox;
+      if (left !== view.frame.left || right !== view.frame.right) plotView.request_paint();
       view.frame = { left, top, right, bottom };
       if (view.frame.right - view.frame.left < 2) return;
       ctx.save();
@@ -4536,6 +4536,8 @@ var gpustreamlab = (() => {
   var WIDE_PX = 4;
   var LABEL_MIN_PX = 12;
   var NUMBERS = /(?<![^\s_\-#:/.=[(])[0-9]+(?![^\s_\-:/.,\])])/g;
+  var MIN_LABELLED_PX = 11;
+  var HALF_TEXT_PX = 6;
   var LEAST_LETTERS = 4;
   var LONELY_PX = 3;
   var MOMENT_PX = 5;
@@ -4543,7 +4545,7 @@ var gpustreamlab = (() => {
   var FADE_STEPS = 4;
   var LEAST_LOAD_PX = 2;
   var STRAY_PX = 8;
-  var HIT_PX2 = 3;
+  var HIT_PX2 = 2;
   var LEAST_HIT_PX = 5;
   function paintBars(ctx, painter) {
     const { view, items, ratio } = painter, segments = collectItems(view, items);
@@ -4666,10 +4668,11 @@ var gpustreamlab = (() => {
     return { columns, top: first, height: Math.max(1, Math.round(bottom * ratio) - first) };
   }
   function labelBoxes(ctx, painter, segments, { x, w }) {
-    const { view: { frame }, items, ratio } = painter;
+    const { view, view: { frame }, items, ratio } = painter, low = view.lanesTop() + HALF_TEXT_PX, high = view.lanesBottom() - HALF_TEXT_PX;
     setPen(ctx, BAR_INK, 11);
     eachItem(segments, (i, { columns, top, bottom }) => {
-      if (bottom - top < 12 || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return;
+      if ((top + bottom) / 2 < low || (top + bottom) / 2 > high) return;
+      if (bottom - top < MIN_LABELLED_PX || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return;
       const left = Math.max(x[i] / ratio, frame.left) + 2, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 3;
       labelBar(ctx, painter, columns, items.first[i], { left, room: right - left, middle: (top + bottom) / 2 });
     });
@@ -4691,8 +4694,7 @@ var gpustreamlab = (() => {
     const short = shortName(name), number = short.match(NUMBERS)?.at(-1);
     if (short !== name && texts.width(ctx, short) <= room) return short;
     if (number === void 0) return leastFit(texts.fit(ctx, short, room));
-    const rest = leastFit(texts.fit(ctx, short.replace(number, "").trim(), room - texts.width(ctx, `${number} `)));
-    return rest ? `${number} ${rest}` : texts.width(ctx, number) <= room ? number : "";
+    return texts.width(ctx, number) <= room ? number : "";
   }
   var shortName = (name) => {
     const plain2 = name.replace(/^(memcpy|memset|void)\s+/i, "");

@@ -26,6 +26,8 @@ export function addLayers(Bokeh, plot, view, painter) {
   const Layer = layerClass(Bokeh)
   const paint = part => (ctx, plotView, ratio) => {
     const {left, top, right, bottom} = plotView.frame.bbox
+    // The ticks were written for the frame that there was.
+    if (left !== view.frame.left || right !== view.frame.right) plotView.request_paint()
     view.frame = {left, top, right, bottom}
     if (view.frame.right - view.frame.left < 2) return
     ctx.save()

@@ -9,13 +9,14 @@ import { isStray } from "./rows.js"
 const WIDE_PX = 4 // From here on a span has a bar of its own.
 const LABEL_MIN_PX = 12
 const NUMBERS = /(?<![^\s_\-#:/.=[(])[0-9]+(?![^\s_\-:/.,\])])/g // Those that stand by themselves, as in analysis.name_group.
+const MIN_LABELLED_PX = 11, HALF_TEXT_PX = 6
 const LEAST_LETTERS = 4 // Of a name that is cut.
 const LONELY_PX = 3
 const MOMENT_PX = 5 // Half the height of the sign of a span that took no time.
 const FADE_PX = 4, FADE_STEPS = 4 // Steps in which an open end fades out.
 const LEAST_LOAD_PX = 2 // A little load shall still be seen.
 const STRAY_PX = 8 // The sign of work that left its stream.
-const HIT_PX = 3, LEAST_HIT_PX = 5 // The line under what a search found: also one among a thousand spans is seen.
+const HIT_PX = 2, LEAST_HIT_PX = 5 // The line under what a search found: also one among a thousand spans is seen.
 
 // Find what is in view, remember it for the pointer, and paint it.
 export function paintBars(ctx, painter) {
@@ -160,10 +161,11 @@ function devicePx({columns, top, bottom}, ratio) {
 
 // Names in the middle of bars: whole where there is room, else what tells them apart.
 function labelBoxes(ctx, painter, segments, {x, w}) {
-  const {view: {frame}, items, ratio} = painter
+  const {view, view: {frame}, items, ratio} = painter, low = view.lanesTop() + HALF_TEXT_PX, high = view.lanesBottom() - HALF_TEXT_PX
   setPen(ctx, BAR_INK, 11)
   eachItem(segments, (i, {columns, top, bottom}) => {
-    if (bottom - top < 12 || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return
+    if ((top + bottom) / 2 < low || (top + bottom) / 2 > high) return // Half a name says nothing.
+    if (bottom - top < MIN_LABELLED_PX || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return
     const left = Math.max(x[i] / ratio, frame.left) + 2, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 3
     labelBar(ctx, painter, columns, items.first[i], {left, room: right - left, middle: (top + bottom) / 2})
   })
@@ -183,14 +185,13 @@ function labelBar(ctx, painter, columns, at, {left, room, middle}) {
   ctx.fillText(text, from, middle + 0.5)
 }
 
-// A name, or what there is room for: a copy's way without "memcpy", then the number first that tells it from others, then its begin.
+// A name, or what there is room for: a copy's way without "memcpy", then the number that tells it from others, or its begin.
 function barText(ctx, texts, name, room) {
   if (texts.width(ctx, name) <= room) return name
   const short = shortName(name), number = short.match(NUMBERS)?.at(-1)
   if (short !== name && texts.width(ctx, short) <= room) return short
   if (number === undefined) return leastFit(texts.fit(ctx, short, room))
-  const rest = leastFit(texts.fit(ctx, short.replace(number, "").trim(), room - texts.width(ctx, `${number} `)))
-  return rest ? `${number} ${rest}` : texts.width(ctx, number) <= room ? number : ""
+  return texts.width(ctx, number) <= room ? number : ""
 }
 
 // Of a function of C++ its own name, without templates and namespaces.

@@ -3,7 +3,7 @@
 import { clipLanes, setPen } from "./brush.js"
 import { outline, paintPill, tint } from "./paint_overlay.js"
 import { formatNs } from "./units.js"
-import { isFault, reasonsOf, shownPiece } from "./why.js"
+import { reasonsOf, shownPiece } from "./why.js"
 
 const SIGN_PX = 8.5, SMALL_SIGN_PX = 6.5
 const NARROW_PX = 420 // Signs are small in a picture that is no wider, and stand on the upper edge of their row: else they hide bars.
@@ -32,16 +32,14 @@ function signsIn(view) {
     }
     const begin = view.pxAt(piece.start), places = taken.get(piece.lane)
     const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {}
-    // A fault is that of its bar, and stands on it where there is room above the name; a cause is that of the gap before.
-    const isOnBar = isFault(piece) && bottom - top >= 3 * SIGN_PX
-    const x = freePlace(places, Math.max(left, isOnBar ? Math.min(begin + SIGN_PX, view.pxAt((piece.start + piece.end) / 2)) : begin - SIGN_PX - 1), left, !piece.place)
+    const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), left, !piece.place)
     if (x === null) {
       const near = other => Math.abs(other.x - begin + SIGN_PX + 1)
       places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1
       continue
     }
     // A note stands above what it is about; what is of no lane stands above all, wherever they are scrolled to.
-    const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow || isOnBar ? top : (top + bottom) / 2)
+    const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2)
     const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 }
     places.push(sign)
     signs.push(sign)
