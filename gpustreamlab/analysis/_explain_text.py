@@ -345,6 +345,10 @@ CAUSE_TITLES: Mapping[Cause, str] = MappingProxyType(
         Cause.OTHER_STREAM: "Work ran on another stream than was chosen",
         Cause.SERIALISED_BY_TOOL: "Each launch waited for its kernel",
         Cause.SLOWED_DOWN: "Kernels slowed each other down",
+        Cause.HOST_CALL: "A call held the host",
+        Cause.COOPERATIVE: "A cooperative launch waited for all its blocks",
+        Cause.TIME_SLICED: "Processes took turns on the card",
+        Cause.PAGE_FAULTS: "Pages of managed memory moved while kernels ran",
         Cause.NOT_OFFERED: "Only one stream had work to do",
         Cause.UNKNOWN: "The cause is not known",
     }
