@@ -18,7 +18,7 @@ CEILINGS = {
     "cluster": (2_080, 7),
     "doors": (5_400, 16),
     "draw": (4_690, 13),
-    "exchange": (5_640, 18),
+    "exchange": (5_800, 21),
     "memory": (1_710, 6),
     "model": (2_990, 9),
     "notebook": (3_020, 11),
