@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from gpustreamlab.cluster import Cluster
     from gpustreamlab.errors import ClusterError, GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
-    from gpustreamlab.model import Layout, WorkqueueOptions, merge
+    from gpustreamlab.model import Layout, WorkqueueOptions
     from gpustreamlab.node import Node
     from gpustreamlab.recorded import record
     from gpustreamlab.session import Session
     from gpustreamlab.streams.stream import Event, Stream
     from gpustreamlab.timeline import Comparison, Timeline
-    from gpustreamlab.trace import Trace, compare, load_trace
+    from gpustreamlab.trace import Trace, compare, load_trace, merge
 
 __all__ = [
     "Cluster",
@@ -67,7 +67,7 @@ _HOMES = {
     "compare": "trace",
     "load_ipython_extension": "magics",
     "load_trace": "trace",
-    "merge": "model",
+    "merge": "trace",
     "plan_partitions": "analysis",
     "record": "recorded",
     "unload_ipython_extension": "magics",

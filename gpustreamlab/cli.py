@@ -169,8 +169,7 @@ def compare(options: argparse.Namespace) -> int:
     return 0 if verdict.holds else 1
 
 
-BASELINES = "gpustreamlab-baselines"
-"""Folder of baselines that have names."""
+BASELINES = "gpustreamlab-baselines"  # Folder of baselines that have names
 
 
 def _baseline(name: str) -> Path:
@@ -226,7 +225,7 @@ def convert(options: argparse.Namespace) -> int:
         trace.save(target)
     print(f"{options.output}: {counts_text(trace, len(trace))}")
     if trace.metadata.imported:
-        print(wrap_lines([trace.metadata.imported, *trace.metadata.missing]))
+        print(wrap_lines([*filter(None, [trace.metadata.doubt]), trace.metadata.imported, *trace.metadata.missing]))
     return 0
 
 
@@ -249,12 +248,10 @@ def _idle(trace: Trace) -> str:
     return str(found) if found else ""
 
 
-_MOST_EXPLAINED = 8
-"""GPUs that `view` explains."""
+_MOST_EXPLAINED = 8  # GPUs that `view` explains
 _REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "idle": _idle, "why": _why}
 _COMMANDS = {"doctor": doctor, "view": view, "convert": convert, "compare": compare}
-_REFUSED_STATUS = {"compare": 2}
-"""Where 1 says something else than that a command could not do what it was asked."""
+_REFUSED_STATUS = {"compare": 2}  # Where 1 says something else than that a command could not do what it was asked
 
 
 def _page_beside(file: str) -> Path:

@@ -20,8 +20,7 @@ from gpustreamlab.typing import SupportsCudaStream
 
 __all__ = ["OnnxEngine", "TensorRTEngine", "onnxruntime_provider", "quadrants_stream"]
 
-CUDA_PROVIDER = "CUDAExecutionProvider"
-"""What ONNX Runtime calls its CUDA provider."""
+CUDA_PROVIDER = "CUDAExecutionProvider"  # What ONNX Runtime calls its CUDA provider
 _NO_WAIT = ("disable_synchronize_execution_providers", "1")
 """Makes a run of ONNX Runtime return while its work is queued. Source: onnxruntime_run_options_config_keys.h."""
 

@@ -33,8 +33,7 @@ __all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "f
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_CONTEXT_LIMIT = 64
-"""Green contexts that a session keeps alive by default: about 4 MiB of device memory each on an H200."""
+DEFAULT_CONTEXT_LIMIT = 64  # Green contexts that a session keeps alive by default: about 4 MiB of device memory each on an H200
 
 
 def plan_layout(

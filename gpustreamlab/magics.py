@@ -52,12 +52,9 @@ __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extensio
 
 _CELL_MAGICS = ("gpustream", "gpuprogram", "gpurecord")
 _ON_STREAMS = {"gpustream", "gpuprogram", "gpuexplain"}  # Magics that take names of streams
-DEFAULT_STREAMS = 4
-"""Over how many streams `%gpulab start --auto` spreads cells."""
-DEFAULT_VARIABLE = "lab"
-"""The variable that `%gpulab start` puts the session into."""
-Lab: TypeAlias = Session | Node | Cluster
-"""What magics work on."""
+DEFAULT_STREAMS = 4  # Over how many streams `%gpulab start --auto` spreads cells
+DEFAULT_VARIABLE = "lab"  # The variable that `%gpulab start` puts the session into
+Lab: TypeAlias = Session | Node | Cluster  # What magics work on
 
 
 @magics_class

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
 from types import EllipsisType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gpustreamlab import analysis, model
 from gpustreamlab.errors import OptionError
 from gpustreamlab.exchange import save_trace
-from gpustreamlab.model import Layout, trace_to_table
+from gpustreamlab.model import Ahead, ClockOffset, Layout, trace_to_table
 from gpustreamlab.sinks.spool import read_any
 from gpustreamlab.timeline import Comparison, Timeline
 from gpustreamlab.tuning import Prediction, Sweep, what_if
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         HostWaits,
         Idle,
         Overlap,
+        Quality,
         Share,
         Stragglers,
         Strays,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         Utilization,
     )
 
-__all__ = ["SupportsTrace", "Trace", "as_trace", "compare", "load_trace"]
+__all__ = ["SupportsTrace", "Trace", "as_trace", "compare", "load_trace", "merge"]
 
 
 class Trace(model.Trace):
@@ -143,6 +144,16 @@ class Trace(model.Trace):
         41
         """
         return analysis.idle(self)
+
+    def quality(self) -> Quality:
+        """Say whether the trace can be trusted, and what is missing; see `gpustreamlab.analysis.quality`.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "b"]).quality()
+        <Quality: nothing in the trace speaks against it>
+        """
+        return analysis.quality(self)
 
     def totals(self, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
         """Return calls and times added up by name, stream or partition; see `gpustreamlab.analysis.totals`.
@@ -364,7 +375,58 @@ def compare(a: Trace | SupportsTrace | str | PathLike[str], b: Trace | SupportsT
     >>> compare(before, after)
     <Comparison: wall time 400 ns → 300 ns (1.33× faster)>
     """
-    return Comparison(_trace_of(a, "a"), _trace_of(b, "b"))
+    return Comparison(_trace_of(a, "compare(a=...)"), _trace_of(b, "compare(b=...)"))
+
+
+def merge(
+    traces: Iterable[Trace | SupportsTrace | str | PathLike[str]],
+    *,
+    clocks: Mapping[Any, ClockOffset] | Sequence[ClockOffset] | None = None,
+    ahead_ns: Sequence[Ahead] | None = None,
+    error_ns: int | None = None,
+    processes: Sequence[int] | None = None,
+) -> Trace:
+    """Return several traces as one, with the zero of the first.
+
+    How far their clocks are apart tells the first of these that is known: `ahead_ns`; `clocks`; each trace's own
+    ``metadata.clock_offset``, which is saved with it; the wall clock, if one machine recorded all of them.
+
+    Parameters
+    ----------
+    traces
+        One or more, as `compare` takes them; those of one device and process share its streams' lanes.
+    clocks
+        How the clock of each was compared with one reference: a `Clocks`, or a `ClockOffset` for each.
+    ahead_ns
+        What to add to the times of each so that they are on the clock of the first, in ns; where that changed in time, a pair
+        of arrays of shape (n,) tells what it was when, by the trace's own clock.
+    error_ns
+        Bound on the error of that, in ns; None where it is not known.
+    processes
+        Which process recorded each: 0, 1, 2, ... None for what their lanes say, which is 0 for what a session of its own saved.
+
+    Raises
+    ------
+    TraceError
+        If it is not known how far their clocks are apart, as of simulated runs that were not one, or two of them have work of
+        one stream at once.
+    TraceFileError
+        If a file is missing, damaged, no trace, or from a newer version of gpustreamlab.
+    OptionError
+        If there is none, or not one number, or offset, for each, or one of them is no trace.
+
+    Examples
+    --------
+    >>> path = getfixture("tmp_path") / "one.parquet"
+    >>> one, two = (Trace.from_columns(start_ns=[0], end_ns=[9], stream=[name]) for name in ("a", "b"))
+    >>> one.save(path)
+    >>> merge([path, two], ahead_ns=[0, 5]).start_ns.tolist()
+    [0, 5]
+    """
+    if isinstance(traces, (str, PathLike)):
+        raise OptionError("merge takes several traces: gsl.merge(['first.parquet', 'second.parquet']).")
+    given = [_trace_of(one, "merge([...])") for one in traces]
+    return model.merge(given, clocks=clocks, ahead_ns=ahead_ns, error_ns=error_ns, processes=processes)
 
 
 def _trace_of(source: object, which: str) -> Trace:
@@ -375,6 +437,6 @@ def _trace_of(source: object, which: str) -> Trace:
     if isinstance(source, SupportsTrace):
         return source.trace
     raise OptionError(
-        f"compare({which}=...) got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object "
-        "with a trace. Use for example compare('before.parquet', lab.trace)."
+        f"{which} got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object with a trace. "
+        "Use for example compare('before.parquet', lab.trace)."
     )

@@ -36,8 +36,7 @@ MAX_SPIN_NS = 3_600_000_000_000
 """Longest time that a kernel may be asked to spin, in ns: an hour. On a GPU nothing but the end of the process stops it."""
 PLAIN_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a block may have without more ado. Source: CUDA programming guide, compute capabilities."""
-MAX_BLOCKS = 2**31 - 1
-"""Most blocks of a grid in its first dimension. Source: CUDA C++ Programming Guide, compute capabilities."""
+MAX_BLOCKS = 2**31 - 1  # Most blocks of a grid in its first dimension. Source: CUDA C++ Programming Guide, compute capabilities
 
 _Target: TypeAlias = str | Stream | SupportsCudaStream | None
 _Size: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...]

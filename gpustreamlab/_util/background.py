@@ -1,4 +1,4 @@
-"""Threads on the side: one that does something some times a second and keeps out of the way, and some that compute."""
+"""A thread on the side, which does something some times a second and keeps out of the way."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
 
 from gpustreamlab.errors import OptionError
 
@@ -20,28 +18,6 @@ REST = 9.0
 """The thread rests this many times as long as it computed: it takes a tenth of one core at most. Waiting, as for the
 interpreter that a busy cell keeps, is not counted: it would make updates rarest where most is going on."""
 STOP_LIMIT_S = 2.0  # How long `Updater.stop` waits for the thread to end
-
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
-
-
-class Pool(ThreadPoolExecutor):
-    """Threads that compute; as the interpreter ends, which then starts none, the caller computes itself."""
-
-    def submit(
-        self, work: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
-    ) -> Future[_Result]:
-        """Compute in a thread, or at once."""
-        try:
-            return super().submit(work, *args, **kwargs)
-        except RuntimeError:  # a session that is still open is closed at the very end, and its last picture is drawn
-            future: Future[_Result] = Future()
-            try:
-                future.set_result(work(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
-                future.set_exception(error)
-            return future
 
 
 class Updater:

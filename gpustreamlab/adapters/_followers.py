@@ -65,8 +65,7 @@ def _given(make: AdapterFactory) -> AdapterFactory:
     return make
 
 
-STRAY = "its work leaves the stream; lab.trace.strays() finds it"
-"""What it means that a library does not follow."""
+STRAY = "its work leaves the stream; lab.trace.strays() finds it"  # What it means that a library does not follow
 
 
 class Follower:

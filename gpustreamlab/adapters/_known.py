@@ -49,14 +49,11 @@ AdapterFactory: TypeAlias = Callable[[Any, int], Adapter]
 where the library cannot follow."""
 
 
-StreamKey: TypeAlias = tuple[int, int, int]
-"""How torch knows a stream: its id, the device's index, the device's type."""
+StreamKey: TypeAlias = tuple[int, int, int]  # How torch knows a stream: its id, the device's index, the device's type
 
-NO_CUDA = "this build of torch has no CUDA, so it has no work to follow with"
-"""What is said of a build for the CPU."""
+NO_CUDA = "this build of torch has no CUDA, so it has no work to follow with"  # What is said of a build for the CPU
 
-KEPT_STREAMS = 1_024
-"""Handles whose keys are kept; a key follows from its handle, so an old one does no harm."""
+KEPT_STREAMS = 1_024  # Handles whose keys are kept; a key follows from its handle, so an old one does no harm
 
 
 def make_torch(torch: Any, ordinal: int) -> Adapter:
@@ -184,8 +181,7 @@ KNOWN = (
 )
 """In the order of the table."""
 
-LAST_WITH_ROW_STACK = (0, 30, 4)
-"""The newest Numba-CUDA that was seen to need names which NumPy 2.5 took out."""
+LAST_WITH_ROW_STACK = (0, 30, 4)  # The newest Numba-CUDA that was seen to need names which NumPy 2.5 took out
 
 
 def library_of(module: str) -> Library:

@@ -18,8 +18,7 @@ _NEEDED = (
     "cudadrv.driver.Context.create_external_stream",
     "cudadrv.devices.get_context",
 )
-_LAUNCH_ARGS = 1
-"""The place of a kernel's own arguments among those of ``_Kernel.launch``, behind the kernel."""
+_LAUNCH_ARGS = 1  # The place of a kernel's own arguments among those of ``_Kernel.launch``, behind the kernel
 
 
 class NumbaLane:
@@ -219,8 +218,7 @@ def _refuse_host_arrays(values: Iterable[Any]) -> None:
             )
 
 
-KEPT_LANES = 1_024
-"""Handles whose Numba streams are kept."""
+KEPT_LANES = 1_024  # Handles whose Numba streams are kept
 
 
 def make_numba(cuda: Any, ordinal: int) -> Adapter:

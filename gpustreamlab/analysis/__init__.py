@@ -30,17 +30,20 @@ from gpustreamlab.analysis._compare import (
 from gpustreamlab.analysis._expect import (
     NOTHING_TIMED,
     Check,
+    Checked,
     Missed,
+    Verdict,
+    check_expression,
     expect_faster,
     expect_no_host_waits,
     expect_no_strays,
     expect_none,
     expect_overlap,
+    judge,
 )
 from gpustreamlab.analysis._explain import explain
 from gpustreamlab.analysis._explain_text import finding_texts
 from gpustreamlab.analysis._explanation import LISTED_FINDINGS, Explanation, Finding
-from gpustreamlab.analysis._gate import Checked, Verdict, check_expression, judge
 from gpustreamlab.analysis._hazard_search import (
     ACCESSES_KEPT,
     FREED_KEPT,
@@ -97,6 +100,7 @@ from gpustreamlab.analysis._plan import (
     require_mapping,
     unenforced_layout,
 )
+from gpustreamlab.analysis._quality import CHECKS, Doubt, Quality, quality
 from gpustreamlab.analysis._regions import Region, covers, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
 from gpustreamlab.analysis._report import dropped_text, empty_hint, html_of_table, missing_facts, pending_text
@@ -149,8 +153,10 @@ from gpustreamlab.analysis._utilization import (
 from gpustreamlab.model import display_name
 
 __all__ = [
+    "CHECKS",
     "CardIdle",
     "CriticalPath",
+    "Doubt",
     "Explanation",
     "Finding",
     "HostWaits",
@@ -160,6 +166,7 @@ __all__ = [
     "OverlapPair",
     "PartitionOptions",
     "PathPart",
+    "Quality",
     "QueueLength",
     "Stragglers",
     "Strays",
@@ -175,6 +182,7 @@ __all__ = [
     "may_share",
     "overlap",
     "plan_partitions",
+    "quality",
     "stragglers",
     "strays",
     "totals",

@@ -15,7 +15,7 @@ from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
 from gpustreamlab.analysis._host_waits import copy_rates
-from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Program, in_launch_order, read_program
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, in_launch_order, read_program
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError
@@ -81,6 +81,12 @@ class Step:
         launched = [place for call in before.calls if call not in kept for place in call.works]
         waiting = [after for _, after in sorted(before.waits - after.waits)]
         return launched or waiting
+
+    @property
+    def shortened(self) -> list[Call]:
+        """Calls that launch work and take less time than they did, as they were."""
+        pairs = zip(self.before.program.calls, self.after.program.calls, strict=False)
+        return [one for one, other in pairs if self.key == "calls" and one.works and other.cost_ns < one.cost_ns]
 
     @property
     def held(self) -> list[tuple[int, int]]:
@@ -492,6 +498,8 @@ def _floor(run: Run) -> dict[str, int]:
     """
     program = run.program
     ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
+    if program.card.share_engine:
+        ways = dict.fromkeys(ways, "copies both ways")
     told = dict.fromkeys(ways.values(), 0)
     sm_ns = 0.0
     for work in program.works:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gpustreamlab._util.background import Pool
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
@@ -26,16 +26,11 @@ KIND_WORDS = {kind: (kind.value, "copies" if kind is SpanKind.COPY else f"{kind.
 LEAST_RANGE_SHARE = 0.01
 """From which share of all busy time on ranges count beside kernels: less than that would only blur what is known exactly."""
 
-THREADED_ROWS = 500_000
-"""From how many rows on a second thread pays."""
-WINDOW_EDGES = 1 << 17
-"""About how many edges one window of the sweep holds."""
-MASK_LANES = 16
-"""How many lanes one bit mask holds: 2 to the power of this many sums are kept."""
-LONGEST_WINDOW_NS = 1 << 57
-"""Times within a window and what they are of share 64 bits."""
-SMALL_RANGE = 1 << 16
-"""Values within a range like this are looked up in a table, however few there are."""
+THREADED_ROWS = 500_000  # From how many rows on a second thread pays
+WINDOW_EDGES = 1 << 17  # About how many edges one window of the sweep holds
+MASK_LANES = 16  # How many lanes one bit mask holds: 2 to the power of this many sums are kept
+LONGEST_WINDOW_NS = 1 << 57  # Times within a window and what they are of share 64 bits
+SMALL_RANGE = 1 << 16  # Values within a range like this are looked up in a table, however few there are
 
 _ON_STREAMS = np.array([kind in {SpanKind.RANGE, *DEVICE_WORK} for kind in SPAN_KINDS])
 _Item = TypeVar("_Item")
@@ -310,7 +305,7 @@ def map_threaded(work: Callable[[_Item], _Result], items: Sequence[_Item], *, ro
     thread_count = min(os.cpu_count() or 1, 8, len(items))
     if row_count < THREADED_ROWS or thread_count < 2:
         return [work(item) for item in items]
-    with Pool(thread_count) as pool:
+    with ThreadPoolExecutor(thread_count) as pool:
         return list(pool.map(work, items))
 
 

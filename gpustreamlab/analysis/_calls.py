@@ -11,6 +11,10 @@ from gpustreamlab.analysis._pieces import StepTime
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
+MOST_OF, TIMES = 0.5, 1.5
+"""An operation counts for a time in which it was open for more than this share of it, and if it lasts no longer than so many
+times: what does much else says little."""
+
 
 def named_calls(trace: Trace, told: Callable[[str], object], kind: SpanKind = SpanKind.HOST) -> BoolArray:
     """Tell which rows are calls of the host, or of another kind, with a name that fits; shape (n_spans,), bool."""
@@ -65,6 +69,24 @@ def longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int
         most = np.maximum.reduceat(rank, np.stack((first, behind), axis=1).ravel())[::2]
         longest[asked] = np.where(behind > first, np.append(own, -1)[np.append(by_duration, -1)[most]], -1)
     return longest
+
+
+def open_operations(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+    """Return the innermost range that others named on a thread, in which it was for most of some time, or -1.
+
+    Such are operations of a framework (``aten::copy_``) and ranges of NVTX.
+    """
+    found, ranges = np.full(len(lane), -1, np.int64), np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.ANNOTATION))
+    for thread in np.unique(lane).tolist():
+        own = ranges[trace.lane[ranges] == thread]
+        start_ns, end_ns = trace.start_ns[own], trace.end_ns[own]
+        for place in np.flatnonzero(lane == thread).tolist():
+            inside_ns = np.minimum(end_ns, to_ns[place]) - np.maximum(start_ns, from_ns[place])
+            asked_ns = to_ns[place] - from_ns[place]
+            fits = np.flatnonzero((inside_ns > MOST_OF * asked_ns) & (end_ns - start_ns <= TIMES * asked_ns))
+            if len(fits):
+                found[place] = own[fits[np.argmin((end_ns - start_ns)[fits])]]
+    return found
 
 
 def contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:

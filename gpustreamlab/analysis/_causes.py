@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import lane_devices, map_threaded, per_row
+from gpustreamlab.analysis._busy import (
+    lane_devices,
+    lane_processes,
+    map_threaded,
+    per_row,
+    union_edges,
+)
 from gpustreamlab.analysis._calls import contain, lasted_ns, longest_call, named_calls, thread_lanes, time_in_calls
+from gpustreamlab.analysis._device_causes import (
+    CODES,
+    FEW,
+    PROFILES,
+    SLOW_CALL_NS,
+    SLOW_CALL_TIMES,
+    SURE,
+    Calls,
+    Part,
+    event_waits,
+    long_calls,
+    of_device,
+    part,
+    part_of,
+    piece_of,
+)
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
-from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, last_of_others, work_before
+from gpustreamlab.analysis._pieces import Pieces, StepTime, last_of_others
 from gpustreamlab.analysis._strays import strays
-from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
 
-HARDWARE_QUEUES = 8
-"""How many streams have a queue of their own by default. Source: CUDA's CUDA_DEVICE_MAX_CONNECTIONS."""
-LAUNCH_SPACING_NS = 100_000
-"""Launches of one thread that follow closer than this are in a row: it does little else."""
-SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
-"""A launch that takes longer than this, and this many times the median of its kind, did more than to launch."""
+LAUNCH_SPACING_NS = 100_000  # Launches of one thread that follow closer than this are in a row: it does little else
 QUEUE_LENGTH = 1_000
 """From how many launches outstanding a slow one is that of a full queue. Source: HolisticTraceAnalysis, 1,024."""
 RETURN_NS = 1_000
@@ -32,35 +48,26 @@ RETURN_NS = 1_000
 CUDA_LAUNCH_BLOCKING=1; without, no launch of 400 kernels of 1 us returned behind its kernel."""
 MOST_SKEW_NS = 300_000
 """Two launches of one thread cannot be at once: work that begins so much later, beside the work in front, is not late."""
-MOST_ROW_NS = 1_000_000
-"""Nor can the launches of many streams: what a thread launched without a pause is not late for so long."""
-TAIL_SHARE = 0.1
-"""For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once."""
-FEW = 5
-"""From how many launches on a median is told, or a rule of all of them."""
-MEDIAN_ROWS = 1_000_000
-"""Of more kernels than this a sample tells which may have been slowed."""
-SLOWED_TIMES = 1.2
-"""From how many times its median alone a kernel beside others counts as slowed."""
+MOST_ROW_NS = 1_000_000  # Nor can the launches of many streams: what a thread launched without a pause is not late for so long
+MEDIAN_ROWS = 1_000_000  # Of more kernels than this a sample tells which may have been slowed
+SLOWED_TIMES = 1.2  # From how many times its median alone a kernel beside others counts as slowed
 MOST_SLOWED_TIMES = 1.5
 """Streams that share a card fairly slow each other as many times as they are. What took so many times that did more work."""
-EVEN_TIMES = 1.2
-"""A kernel of which nine of ten launches take at most this many times their median takes always the same."""
+EVEN_TIMES = 1.2  # A kernel of which nine of ten launches take at most this many times their median takes always the same
 COPY_SHARE = 0.5
 """A call that copies pageable memory is held up by the copy if that takes this share of it, else by what stood in front."""
-LEAST_SHARE = 0.1
-"""A cause of the host counts from this share of the time for which the launch was late."""
+LEAST_SHARE = 0.1  # A cause of the host counts from this share of the time for which the launch was late
 
-_DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
-_ALLOCATES = re.compile(r"^(cu(da)?|hip)(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
+_ALLOCATES = re.compile(
+    r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE
+)
 _LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
 _FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
-_PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
-_ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
+_FAULTS = re.compile(r"\((managed|managed, page fault)\)$|^GPU page faults$")
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
-CODES = tuple(Cause)
-SURE = tuple(Certainty)
+LONGER = (Cause.SLOWED_DOWN, Cause.PAGE_FAULTS)
+"""Causes by which work began in time and took longer: without them it is shorter by as much, whatever else runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +83,7 @@ class Found:
     before: Int64Array
     """Row of the work that stood in front, or -1."""
     call: Int64Array
-    """Row of the call that proves it, or -1."""
+    """Row of the call that proves it, or -1; of what was slowed the row of that kernel."""
     waited_ns: Int64Array
     """For how long others ran meanwhile, but no longer than the rest of its run lasted; if slowed, how much longer it took."""
     saves_ns: Int64Array
@@ -102,30 +109,20 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
     """Find out what held each piece up: first the host, until its launch; then the device, until its start."""
     if not len(pieces.row):
         return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
-    searches = (_serialised if is_serialised(trace) else _held_up, _strayed, _slowed)
+    searches = (_serialised if is_serialised(trace) else _held_up, _strayed, _slowed, _faulted)
     found = map_threaded(lambda search: [*search(trace, pieces)], searches, row_count=len(trace))
     parts = chain.from_iterable(found)
     piece, cause, certainty, before, call, waited_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    saves_ns = np.where(cause == CODES.index(Cause.SLOWED_DOWN), waited_ns, np.minimum(waited_ns, pieces.alone_ns[piece]))
+    is_longer = np.isin(cause, [CODES.index(code) for code in LONGER])
+    saves_ns = np.where(is_longer, waited_ns, np.minimum(waited_ns, pieces.alone_ns[piece]))
     return Found(
         piece=piece, cause=cause, certainty=certainty, before=before, call=call, waited_ns=waited_ns, saves_ns=saves_ns
     )
 
 
-def _held_up(trace: Trace, pieces: Pieces) -> list[_Part]:
+def _held_up(trace: Trace, pieces: Pieces) -> list[Part]:
     slow = tuple(_slow_launches(trace))
-    return [*_of_host(trace, pieces, slow), *_of_device(trace, pieces, slow)]
-
-
-_Calls = tuple[Cause, Int64Array]  # A cause, and the rows of the calls that have it
-_Part = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
-
-
-def _part(piece: Int64Array, cause: Cause | Int64Array, sure: Certainty | Int64Array, *rest: Int64Array) -> _Part:
-    codes = np.full(len(piece), CODES.index(cause)) if isinstance(cause, Cause) else cause
-    sures = np.full(len(piece), SURE.index(sure)) if isinstance(sure, Certainty) else sure
-    before, call, waited_ns = rest
-    return piece, codes, sures, before, call, waited_ns
+    return [*_of_host(trace, pieces, slow), *of_device(trace, pieces, slow)]
 
 
 def is_serialised(trace: Trace) -> bool:
@@ -136,17 +133,17 @@ def is_serialised(trace: Trace) -> bool:
     return len(call) > 1 and bool((trace.end_ns[call] - trace.end_ns[kernel] > RETURN_NS).all())
 
 
-def _serialised(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
+def _serialised(trace: Trace, pieces: Pieces) -> Iterator[Part]:
     held = pieces.costly
     waited_ns = pieces.host_ns[held] + pieces.device_ns[held]
     call = pieces.launch[pieces.before[held]]
-    yield _part(held, Cause.SERIALISED_BY_TOOL, Certainty.PROVED, pieces.before[held], call, waited_ns)
+    yield part(held, Cause.SERIALISED_BY_TOOL, Certainty.PROVED, pieces.before[held], call, waited_ns)
 
 
 # Work that was not where it should be, or not as fast as it is alone.
 
 
-def _strayed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
+def _strayed(trace: Trace, pieces: Pieces) -> Iterator[Part]:
     """Find work that ran alone, behind other work of a stream that was not the selected one."""
     stray = strays(trace)
     if not len(stray.row):
@@ -162,10 +159,26 @@ def _strayed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     first_of = np.full(len(trace.lanes), -1, np.int64)
     first_of[trace.lane[::-1]] = np.arange(len(trace))[::-1]
     none = np.full(len(row), -1, np.int64)
-    yield _part(piece, Cause.OTHER_STREAM, Certainty.PROVED, first_of[selected[row]], none, alone_ns)
+    yield part(piece, Cause.OTHER_STREAM, Certainty.PROVED, first_of[selected[row]], none, alone_ns)
 
 
-def _slowed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
+def _faulted(trace: Trace, pieces: Pieces) -> Iterator[Part]:
+    """Find kernels during which pages of managed memory were fetched, as they were not there when they were used."""
+    migrates = named_calls(trace, _FAULTS.search, SpanKind.ANNOTATION)
+    migrates &= np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)[trace.lane]
+    kernel = np.flatnonzero(pieces.counted & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
+    device, process = lane_devices(trace), lane_processes(trace)
+    key = device.astype(np.int64) * (int(process.max(initial=0)) + 1) + process
+    for tenant in np.unique(key[trace.lane[migrates]]).tolist():
+        own, row = (rows[key[trace.lane[rows]] == tenant] for rows in (np.flatnonzero(migrates), kernel))
+        steps = StepTime([union_edges(trace.start_ns[own], trace.end_ns[own])])
+        inside_ns, piece = steps.between(trace.start_ns[row], trace.end_ns[row]), piece_of(trace, pieces, row)
+        hit = np.flatnonzero((inside_ns > 0) & (piece >= 0))
+        none = np.full(len(hit), -1, np.int64)
+        yield part(piece[hit], Cause.PAGE_FAULTS, Certainty.PROVED, none, none, inside_ns[hit])
+
+
+def _slowed(trace: Trace, pieces: Pieces) -> Iterator[Part]:
     """Find kernels that took longer beside others than alone, by launches of one kernel with one grid."""
     rows = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (trace.end_ns > trace.start_ns))
     sample = rows[:: -(-len(rows) // MEDIAN_ROWS) or 1]
@@ -182,8 +195,7 @@ def _slowed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
             own = device[row] == place
             on_card = work[device[work] == place]
             other[own] = last_of_others(trace, on_card, trace.start_ns, row[own], trace.end_ns[row[own]] - 1)
-    piece = piece_of(trace, pieces, row)
-    yield _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
+    yield part(piece_of(trace, pieces, row), Cause.SLOWED_DOWN, Certainty.LIKELY, other, row, lost_ns)
 
 
 def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -251,24 +263,7 @@ def _quantiles(group: Int64Array, values: Int64Array, count: int, *shares: float
     return found
 
 
-def piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
-    """Return the piece that each row is in, or -1; pieces are in order of lane and start."""
-    if not len(pieces.row):
-        return np.full(len(row), -1, np.int64)
-    base_ns = int(pieces.start_ns.min())
-    width = int(pieces.end_ns.max()) - base_ns + 1
-    key = pieces.lane * width + pieces.start_ns - base_ns
-    inside = np.clip(trace.start_ns[row] - base_ns, 0, width - 1)
-    place = np.searchsorted(key, trace.lane[row].astype(np.int64) * width + inside, side="right") - 1
-    is_in = (place >= 0) & (pieces.lane[place] == trace.lane[row]) & (trace.end_ns[row] <= pieces.end_ns[place])
-    found: Int64Array = np.where(is_in, place, -1)
-    return found
-
-
-# The host: what it did while the stream was idle, until it launched.
-
-
-def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_Part]:
+def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[Calls]) -> Iterator[Part]:
     """Share out the time until the launch among what the launching thread did meanwhile."""
     late = pieces.costly[(pieces.is_launch_known & (pieces.host_ns > 0))[pieces.costly]]
     row, before = pieces.row[late], pieces.before[late]
@@ -278,22 +273,56 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     # What its stream was told to wait for would have held it up, however early it had been launched.
     source, _ = event_waits(trace, row, pieces.latency_ns)
     awaited_ns = np.clip(np.where(source >= 0, trace.end_ns[source], from_ns), from_ns, to_ns)
-    waited_ns = _part_of(pieces.host_ns[late], awaited_ns - from_ns, to_ns - from_ns)
+    waited_ns = part_of(pieces.host_ns[late], awaited_ns - from_ns, to_ns - from_ns)
     held = np.flatnonzero(waited_ns > LEAST_SHARE * pieces.host_ns[late])
-    yield _part(late[held], Cause.EVENT_WAIT, Certainty.PROVED, source[held], none[held], waited_ns[held])
+    yield part(late[held], Cause.EVENT_WAIT, Certainty.PROVED, source[held], none[held], waited_ns[held])
     left_ns, from_ns = pieces.host_ns[late] - waited_ns, awaited_ns
+    other, load, behind_ns = _loads_of_others(pieces, slow, row, lane, from_ns)
+    yield part(other, Cause.LAZY_LOAD, Certainty.PROVED, none[: len(other)], load, 0 * load)
+    behind_ns = np.minimum(behind_ns, to_ns)
+    left_ns = np.where(behind_ns > from_ns, np.minimum(left_ns, pieces.steps.between(behind_ns, to_ns)), left_ns)
+    from_ns = np.maximum(from_ns, behind_ns)
     host_ns = left_ns.copy()
     for cause, calls in _blocking_calls(trace, slow):
         blocked_ns, _ = time_in_calls(trace, calls, lane, from_ns, to_ns)
-        share_ns = np.minimum(_part_of(host_ns, blocked_ns, to_ns - from_ns), left_ns)
+        share_ns = np.minimum(part_of(host_ns, blocked_ns, to_ns - from_ns), left_ns)
         held = share_ns >= LEAST_SHARE * pieces.host_ns[late]
         waited_ns = np.where(held, share_ns, 0).astype(np.int64)
         left_ns -= waited_ns
         chosen = np.flatnonzero(held & (waited_ns > 0))
         longest = longest_call(trace, calls, lane[chosen], from_ns[chosen], to_ns[chosen])
-        yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], longest, waited_ns[chosen])
+        yield part(late[chosen], cause, Certainty.PROVED, before[chosen], longest, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     yield _late_launches(pieces, late[rest], row[rest], before[rest], to_ns[rest] - from_ns[rest], from_ns[rest], left_ns[rest])
+
+
+def _loads_of_others(
+    pieces: Pieces, slow: Sequence[Calls], row: Int64Array, lane: Int64Array, from_ns: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Find loads of code that held up launches before these of their thread: a load is billed once, to the launch it held.
+
+    Returned are pieces that loads held, with the loads, each once; and of each row until when such loads went on, in ns.
+    """
+    trace, behind_ns = pieces.trace, np.full(len(row), np.iinfo(np.int64).min)
+    calls = np.unique(np.concatenate([rows for cause, rows in slow if cause is Cause.LAZY_LOAD] or [row[:0]]))
+    launched = trace.edges.select(EdgeKind.LAUNCH)
+    works, loads = [row[:0]], [row[:0]]
+    for thread in np.unique(trace.lane[calls]).tolist():
+        load, own = calls[trace.lane[calls] == thread], np.flatnonzero(trace.lane[launched.source] == thread)
+        own = own[np.argsort(trace.start_ns[launched.source[own]], kind="stable")]
+        load = load[np.argsort(trace.start_ns[load], kind="stable")]
+        place = np.searchsorted(trace.start_ns[launched.source[own]], trace.start_ns[load])
+        load, held = load[place < len(own)], own[place[place < len(own)]]
+        asked = np.flatnonzero(lane == thread)
+        last = np.searchsorted(trace.start_ns[launched.source[held]], trace.queued_ns[row[asked]]) - 1
+        asked, last = asked[last >= 0], last[last >= 0]
+        is_later = trace.end_ns[load[last]] > from_ns[asked]
+        behind_ns[asked[is_later]] = trace.end_ns[load[last[is_later]]]
+        some = np.unique(last[is_later])
+        works.append(launched.target[held[some]])
+        loads.append(load[some])
+    place = piece_of(trace, pieces, np.concatenate(works))
+    return place[place >= 0], np.concatenate(loads)[place >= 0], behind_ns
 
 
 def _late_launches(
@@ -304,7 +333,7 @@ def _late_launches(
     late_ns: Int64Array,
     from_ns: Int64Array,
     waited_ns: Int64Array,
-) -> _Part:
+) -> Part:
     """Name late launches for which no call of the host stands, but not those that were next to the work in front."""
     trace = pieces.trace
     first_ns, spacing_ns = _launch_rows(pieces)
@@ -316,16 +345,10 @@ def _late_launches(
     # Without its call the host may have waited for the device.
     sure = np.where(pieces.launch[row] >= 0, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
     none = np.full(int(kept.sum()), -1, np.int64)
-    return _part(late[kept], codes[kept], sure[kept], before[kept], none, waited_ns[kept])
+    return part(late[kept], codes[kept], sure[kept], before[kept], none, waited_ns[kept])
 
 
-def _part_of(whole_ns: Int64Array, part_ns: Int64Array, of_ns: Int64Array) -> Int64Array:
-    """Return as large a part of some times as one time is of another one; shape (n,), in ns."""
-    found: Int64Array = (whole_ns * np.minimum(part_ns / np.maximum(of_ns, 1), 1)).astype(np.int64)
-    return found
-
-
-def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
+def _blocking_calls(trace: Trace, slow: Sequence[Calls]) -> Iterator[Calls]:
     """Yield the rows of calls that hold up the host, by what they do; each call once."""
     if not (trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any():
         return
@@ -341,7 +364,31 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     yield Cause.PAGEABLE_COPY, np.flatnonzero(pageable)
     yield from slow
     yield Cause.ALLOC_SYNC, np.flatnonzero(allocates & ~of(lambda name: "async" in name.lower()))
-    yield Cause.PROFILER_OVERHEAD, np.flatnonzero(of(_PROFILES.search))
+    known = blocks | of_device | pageable | allocates
+    yield Cause.HOST_CALL, long_calls(trace, np.concatenate([np.flatnonzero(known), *(rows for _, rows in slow)]))
+    yield Cause.PROFILER_OVERHEAD, np.flatnonzero(of(PROFILES.search))
+
+
+IN_CALLS = (Cause.PAGEABLE_COPY, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL)
+"""Causes of the host that are told as well where the whole card was idle meanwhile; waits have changes of their own."""
+
+
+def idle_in_calls(trace: Trace, pieces: Pieces) -> Iterator[tuple[Cause, Int64Array, Int64Array, Int64Array]]:
+    """Find calls in which a thread was while the whole card was idle, before it launched what came next.
+
+    Yields a cause, and for each such pause the row that came next, the longest call, and the time in such calls in ns.
+    """
+    busy = union_edges(trace.start_ns[pieces.counted], trace.end_ns[pieces.counted])
+    from_ns, to_ns = busy[1:-1:2], busy[2::2]
+    rows = np.flatnonzero(pieces.counted)
+    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
+    row = rows[np.searchsorted(trace.start_ns[rows], to_ns)]
+    lane = thread_lanes(trace, pieces.launch)(row)
+    for cause, calls in _blocking_calls(trace, tuple(_slow_launches(trace))):
+        if cause in IN_CALLS and len(calls):
+            inside_ns, _ = time_in_calls(trace, calls, lane, from_ns, to_ns)
+            hit = np.flatnonzero(inside_ns)
+            yield cause, row[hit], longest_call(trace, calls, lane[hit], from_ns[hit], to_ns[hit]), inside_ns[hit]
 
 
 def blocked_ns(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
@@ -350,7 +397,7 @@ def blocked_ns(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64
     return time_in_calls(trace, np.concatenate(calls), lane, from_ns, to_ns)[0]
 
 
-def _slow_launches(trace: Trace) -> Iterator[_Calls]:
+def _slow_launches(trace: Trace) -> Iterator[Calls]:
     """Yield the rows of launches that took far longer than their kind does, by what they did meanwhile."""
     launches = trace.edges.select(EdgeKind.LAUNCH)
     calls, kernels = launches.source, launches.target
@@ -364,7 +411,7 @@ def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     loading, full = (np.flatnonzero(named_calls(trace, sign.search)) for sign in (_LOADS, _FILLS_QUEUE))
     if any(name.startswith("overhead: ") for name in trace.names):
         # Where such records were taken, a launch that was slow without one of loading did something else.
-        is_slow &= ~contain(trace, calls, np.flatnonzero(named_calls(trace, _PROFILES.search)))
+        is_slow &= ~contain(trace, calls, np.flatnonzero(named_calls(trace, PROFILES.search)))
         is_first &= contain(trace, calls, loading)
     queued_ns, start_ns = np.sort(trace.queued_ns[kernels]), np.sort(trace.start_ns[kernels])
     end_ns = trace.end_ns[calls]
@@ -407,193 +454,3 @@ def _is_launch_bound(trace: Trace, spacing_ns: Int64Array, row: Int64Array, befo
     is_bound: BoolArray = (spacing_ns[row] <= LAUNCH_SPACING_NS) & (before >= 0)
     is_bound &= lasted_ns(trace, before) < spacing_ns[row]
     return is_bound
-
-
-# The device: what was in front of work that had been launched.
-
-
-def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_Part]:
-    """Name what kept pieces from starting when they were launched; where the launch is not known, as far as it goes."""
-    waited_ns = np.where(pieces.is_launch_known, pieces.device_ns, pieces.host_ns)
-    held = pieces.costly[waited_ns[pieces.costly] > 0]
-    row, before, known = pieces.row[held], pieces.before[held].copy(), pieces.is_launch_known[held]
-    call = pieces.launch[row]
-    cause = np.full(len(held), CODES.index(Cause.UNKNOWN), np.int64)
-    sure = np.full(len(held), SURE.index(Certainty.UNKNOWN), np.int64)
-    source, waits = event_waits(trace, row, pieces.latency_ns)
-    for code, certainty, fits, front in _tests(trace, pieces, held, (source, waits), call, slow):
-        chosen = fits & (cause == CODES.index(Cause.UNKNOWN))
-        cause[chosen] = CODES.index(code)
-        before[chosen] = front[chosen]
-        # Without the time of its launch nobody can say that it stood in a queue, nor where it may have waited for an event that
-        # is not told of; a recorded wait needs none.
-        is_sure = (known & trace.metadata.waits_told) | (code is Cause.EVENT_WAIT)
-        sure[chosen] = np.where(is_sure, SURE.index(certainty), SURE.index(Certainty.LIKELY))[chosen]
-    # Until what it was told to wait for had ended nothing else mattered, whatever came then.
-    launched_ns, queued_for_ns = pieces.launched_ns[held], trace.start_ns[row] - pieces.launched_ns[held]
-    awaited_ns = np.where((source >= 0) & ~waits, np.clip(trace.end_ns[source] - launched_ns, 0, queued_for_ns), 0)
-    event_ns = _part_of(waited_ns[held], np.where(awaited_ns > pieces.latency_ns, awaited_ns, 0), queued_for_ns)
-    some = np.flatnonzero(event_ns)
-    yield _part(held[some], Cause.EVENT_WAIT, Certainty.PROVED, source[some], call[some], event_ns[some])
-    yield _part(held, cause, sure, before, call, waited_ns[held] - event_ns)
-
-
-def event_waits(trace: Trace, row: Int64Array, latency_ns: int) -> tuple[Int64Array, BoolArray]:
-    """Return for each row the last to end of what its stream waited for, and whether it began as that ended."""
-    waits = trace.edges.select(EdgeKind.WAIT)
-    found = last_awaited(trace, waits.source, waits.target)[row] if len(waits) else np.full(len(row), -1)
-    began_as = (found >= 0) & (np.abs(trace.start_ns[row] - trace.end_ns[found]) <= latency_ns)
-    return found, began_as
-
-
-def last_awaited(trace: Trace, source: Int64Array, target: Int64Array) -> Int64Array:
-    """Return for each row, as a target, the source that ended last, or -1; shape (n_spans,), int64."""
-    last = np.full(len(trace), -1, np.int64)
-    # Written in this order, the last to end stays.
-    order = np.argsort(trace.end_ns[source], kind="stable")
-    last[target[order]] = source[order]
-    return last
-
-
-_Test = tuple[Cause, Certainty, BoolArray, Int64Array]
-"""A cause, how sure it is, which rows it fits, and the work in front of each."""
-_Front = Callable[[BoolArray], tuple[Int64Array, BoolArray]]
-"""Of some work: which stood in front of each row, on its card, and whether the row began as that ended."""
-
-
-def _tests(
-    trace: Trace,
-    pieces: Pieces,
-    held: Int64Array,
-    awaited: tuple[Int64Array, BoolArray],
-    call: Int64Array,
-    slow: Sequence[_Calls],
-) -> Iterator[_Test]:
-    """Yield each cause of the device with the rows that it fits; the first that fits a row counts."""
-    row, before = pieces.row[held], pieces.before[held]
-    device = lane_devices(trace)
-
-    def near(front: Int64Array) -> BoolArray:
-        began_as: BoolArray = (front >= 0) & (trace.start_ns[row] - trace.end_ns[front] <= pieces.latency_ns)
-        began_as &= device[trace.lane[row]] == device[trace.lane[front]]
-        return began_as
-
-    def front(work: BoolArray) -> tuple[Int64Array, BoolArray]:
-        found = _front_on_card(trace, work, row, pieces.idle_since_ns[held], pieces.latency_ns)
-        return found, near(found)
-
-    source, waits = awaited
-    yield Cause.EVENT_WAIT, Certainty.PROVED, waits, source
-    behind = pieces.behind[row]
-    # Where only some work of a stream is looked at, other work of it may stand in front.
-    is_behind = (behind >= 0) & (trace.start_ns[row] - trace.end_ns[behind] <= CLOSE_NS)
-    yield Cause.SAME_LANE, Certainty.PROVED, is_behind & (piece_of(trace, pieces, behind) < 0), behind
-    half_ns = 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
-    profiling = np.flatnonzero(named_calls(trace, _PROFILES.search))
-    profiled_ns, _ = time_in_calls(
-        trace, profiling, np.where(call >= 0, trace.lane[call], -1), trace.start_ns[call], trace.end_ns[call]
-    )
-    yield Cause.PROFILER_OVERHEAD, Certainty.PROVED, profiled_ns > half_ns, before
-    for cause, calls in slow:
-        # The launch itself must have lasted for most of the wait: else it only was slow, too.
-        is_long = lasted_ns(trace, call) >= half_ns
-        yield cause, Certainty.PROVED, contain(trace, call, calls) & is_long, before
-        yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
-    yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
-    yield from _legacy_streams(pieces, row, front)
-    for sign in _DIRECTION:
-        goes_so = named_calls(trace, sign.search, SpanKind.COPY)
-        copy, is_near = front(goes_so)
-        yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row], copy
-    yield from _full_sms(trace, row, front)
-    functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
-    if len(functions):
-        since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
-        last = time_in_calls(trace, functions, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
-        yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns), before
-    channels = hardware_queues(trace)
-    is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
-    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (channels[row] == channels[before]), before
-    used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
-    is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & is_many, before
-
-
-def _front_on_card(trace: Trace, work: BoolArray, row: Int64Array, idle_since_ns: Int64Array, latency_ns: int) -> Int64Array:
-    """Return which of some work of its card stood in front of each row, or -1; see `work_before`."""
-    device, found = lane_devices(trace)[trace.lane], np.full(len(row), -1, np.int64)
-    for place in range(len(trace.devices)):
-        chosen, asked = np.flatnonzero(work & (device == place)), np.flatnonzero(device[row] == place)
-        if len(chosen) and len(asked):
-            found[asked] = work_before(trace, chosen, row[asked], idle_since_ns[asked], latency_ns)
-    return found
-
-
-def _of_one_graph(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
-    """Tell which rows are of one launch of a graph with the work in front."""
-    if "detail" not in trace.extra:
-        return np.zeros(len(row), bool)
-    graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra["detail"]]
-    correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
-    found: BoolArray = (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
-    # What only waits for room begins while the last blocks of the other still run; what is ordered begins 1 us before its end
-    # at most (an H200).
-    return found & (trace.start_ns[row] >= trace.end_ns[before] - CLOSE_NS)
-
-
-def hardware_queues(trace: Trace) -> Int64Array:
-    """Return the hardware queue that each kernel came through, -1 where unknown; shape (n_spans,), int64."""
-    if "detail" not in trace.extra:
-        return np.broadcast_to(np.int64(-1), len(trace))
-    channels = np.array([*(detail.channel for detail in trace.details), -1], np.int64)
-    found: Int64Array = channels[trace.extra["detail"]]
-    return found
-
-
-def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front) -> Iterator[_Test]:
-    """Yield pairs of the legacy default stream and a blocking stream: those of a session are not, and cannot be hit."""
-    trace = pieces.trace
-    is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
-    blocks = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
-    may_block = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.is_blocking is None for lane in trace.lanes])
-    for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block & ~is_legacy)):
-        for own, other in ((is_legacy, hit), (hit, is_legacy)):
-            if own.any() and other.any():
-                before, near = front(pieces.counted & other[trace.lane])
-                yield Cause.LEGACY_STREAM, certainty, near & own[trace.lane[row]], before
-
-
-def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
-    """Yield kernels that found no room on the SMs: grids that fill them, blocks that do not fit beside, priorities."""
-    blocks = trace.extra.get("grid_blocks")
-    card_sms = per_row(trace, [device.sm_count for device in trace.devices])
-    if blocks is None or not card_sms.any():
-        return
-    granted_sms = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), 0], np.int64)
-    sms = np.where(trace.partition < 0, card_sms, granted_sms[trace.partition])
-    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (blocks > 0) & (card_sms > 0)
-    fit = blocks_that_fit(trace)
-    waves = blocks / np.maximum(sms * fit, 1)
-
-    def shared(before: Int64Array) -> BoolArray:
-        """Tell which kernels had to share SMs with what was in front; one on the whole card takes those of all partitions."""
-        found: BoolArray = (trace.partition[row] == trace.partition[before]) | (trace.partition[before] < 0)
-        found &= is_kernel[row] & (before >= 0)
-        return found
-
-    before, near = front(is_kernel & (waves >= 1))
-    tail_ns = lasted_ns(trace, before) * np.maximum(1 / np.maximum(waves[before], 1), TAIL_SHARE)
-    fills = shared(before) & near & (trace.start_ns[row] >= trace.end_ns[before] - tail_ns)
-    priority = np.array([lane.priority for lane in trace.lanes])
-    # A lower number goes first. Only where it overtook does the priority count: launched later, and yet in front.
-    overtaken = (priority[trace.lane[row]] > priority[trace.lane[before]]) & (trace.queued_ns[before] > trace.queued_ns[row])
-    yield Cause.SAME_SM_PRIORITY, Certainty.LIKELY, fills & overtaken, before
-    is_small = (trace.partition[row] >= 0) & (trace.partition[before] >= 0) & (sms[row] < card_sms[row])
-    yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & is_small, before
-    yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills, before
-    before, near = front(is_kernel & (blocks >= sms))
-    resident = np.ceil(np.minimum(blocks[before] / np.maximum(sms[before], 1), fit[before]))
-    crowded = np.zeros(len(row), bool)
-    for needed, there_are in block_needs(trace):
-        crowded |= resident * needed[before] + needed[row] > there_are[row]
-    yield Cause.SM_RESOURCES, Certainty.PROVED, shared(before) & near & crowded, before

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-NAME_CHARACTERS = 40
-"""How many characters of a name the sentence shows."""
+NAME_CHARACTERS = 40  # How many characters of a name the sentence shows
 
 _COPY_CODE = SPAN_KINDS.index(SpanKind.COPY)
 
@@ -395,8 +394,7 @@ def _columns(compared: ComparedItems) -> dict[str, object]:
     }
 
 
-LISTED_ITEMS = 20
-"""How many names, and how many streams, are listed."""
+LISTED_ITEMS = 20  # How many names, and how many streams, are listed
 
 
 def comparison_tables(result: TraceComparison, *, limit: int = LISTED_ITEMS) -> tuple[ReportTable, ...]:

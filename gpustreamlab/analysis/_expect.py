@@ -1,14 +1,20 @@
-"""What a run was expected to do, and whether it did."""
+"""What a run was expected to do, and whether it did: as calls, and as expressions that a gate of CI checks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, union_edges
+from gpustreamlab.analysis._card_idle import card_idle
+from gpustreamlab.analysis._compare import NAME_CHARACTERS, TraceComparison, change_of_ns, compare_traces, ratio_text
 from gpustreamlab.analysis._explain import descendants, explain, name_hint, work_of
 from gpustreamlab.analysis._host_waits import host_waits
 from gpustreamlab.analysis._overlap import concurrency
@@ -17,7 +23,7 @@ from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier
+from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,8 +55,7 @@ class Missed(Answer):
         return self.text.splitlines()[1:]
 
 
-Check = Callable[[Trace], Missed]
-"""Takes what ran, and returns what was not as expected."""
+Check = Callable[[Trace], Missed]  # Takes what ran, and returns what was not as expected
 
 NOTHING_TIMED = "Nothing ran, so no time can be compared: put the work into the with block, or before .check()."
 _KERNELS = "Capture them: lab.capture('kernels', host=True), before the work."
@@ -62,13 +67,7 @@ def expect_overlap(first: str, second: str, at_least: float) -> Check:
         raise OptionError(f"at_least={at_least!r:.40} is no share of the shorter stream's time. Take one above 0 and up to 1.")
 
     def missed(trace: Trace) -> str:
-        groups = [_work_of(trace, name) for name in (first, second)]
-        if (groups[0] & groups[1]).any():
-            raise OptionError(f"{first!r:.60} and {second!r:.60} are the same work, in part. Name two that are apart.")
-        first_ns, second_ns, either_ns = (
-            interval_sum_ns(union_edges(trace.start_ns[rows], trace.end_ns[rows])) for rows in (*groups, groups[0] | groups[1])
-        )
-        common_ns, shorter_ns = first_ns + second_ns - either_ns, min(first_ns, second_ns)
+        groups, common_ns, shorter_ns = _in_common(trace, first, second)
         names = " and ".join(display_name(name, 40) for name in (first, second))
         if trace.metadata.tier is not CaptureTier.KERNELS:
             return f"Whether {names} overlapped cannot be told: only ranges are known, and they contain waiting. {_KERNELS}"
@@ -96,14 +95,6 @@ def _why(trace: Trace, *names: str) -> str:
         return str(explain(trace, *names))
     except OptionError as error:
         return str(error)
-
-
-def _work_of(trace: Trace, name: str) -> BoolArray:
-    """Return the work of a stream, or of ranges or kernels of a name, as `explain` does; shape (n_spans,), bool."""
-    found = work_of(trace, counted_rows(trace), name)
-    if found is None:
-        raise StreamNotFoundError(f"No stream, range or kernel {name!r:.60} in what ran. {name_hint(trace, name)}")
-    return found
 
 
 def expect_no_strays(trace: Trace) -> Missed:
@@ -162,3 +153,283 @@ def expect_faster(baseline_ns: float, by: float) -> Check:
         )
 
     return _answered(missed)
+
+
+# As expressions
+
+
+LISTED_NAMES = 10  # How many names that changed most are listed
+_EXPRESSION = re.compile(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*(<=|>=|==|<|>)\s*([0-9.]+)\s*(ns|us|µs|ms|s|%)?\s*$")
+_SIGNS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
+    {"<": operator.lt, "<=": operator.le, "==": operator.eq, ">": operator.gt, ">=": operator.ge}
+)
+_UNITS = MappingProxyType({"": 1.0, "%": 0.01, "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9})
+_EXAMPLE = "--expect 'overlap(copy, compute) >= 0.6'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """An expectation, and what the run did."""
+
+    expression: str
+    """As it was given."""
+    value: float
+    """What was found: a share, a number, or ns."""
+    shown: str
+    """The same as text."""
+    holds: bool
+    """Whether it was as expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measure:
+    """Something that a trace can be asked for, by its name in an expression."""
+
+    take: Callable[..., float]
+    """Takes the trace and names, and returns a number."""
+    names: int
+    """How many names it takes."""
+    form: str
+    """How it is written: time, share or count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Verdict:
+    """Two runs, whether the second is slower than it may be, and what was expected of it."""
+
+    comparison: TraceComparison
+    """The runs beside each other: a is the baseline, b the new one."""
+    gate: float | None
+    """How much longer the new one may take, in percent; None where that was not asked."""
+    checked: tuple[Checked, ...]
+    """What was expected of the new one."""
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the new run took longer than the gate lets it."""
+        wall_a, wall_b = self.comparison.a.wall_ns, self.comparison.b.wall_ns
+        return self.gate is not None and wall_b > wall_a * (1 + self.gate / 100)
+
+    @property
+    def holds(self) -> bool:
+        """Whether all is as it should be."""
+        return not self.is_slower and all(one.holds for one in self.checked)
+
+    def text(self) -> str:
+        """Write it for a terminal."""
+        return "\n".join([*(f"{mark:<4}  {what}: {found}" for mark, what, found in self._rows()), *self._notes()])
+
+    def markdown(self) -> str:
+        """Write it for a comment on a pull request."""
+        lines = [f"### {'As expected' if self.holds else 'Not as expected'}", "", "| | expected | found |", "|---|---|---|"]
+        lines += [f"| {'✅' if mark == 'ok' else '❌'} | `{what}` | {_cell(found)} |" for mark, what, found in self._rows()]
+        lines += ["", "| name | base | new | new − base | new / base |", "|---|---:|---:|---:|---:|"]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in self._changed()]
+        return "\n".join([*lines, *(["", *(f"> {note}" for note in self._notes())] if self._notes() else [])])
+
+    def json(self) -> str:
+        """Write it as a JSON object; times are in ns."""
+        result = self.comparison
+        names = result.names
+        facts = {
+            "holds": self.holds,
+            "wall_ns": {"base": result.a.wall_ns, "new": result.b.wall_ns},
+            "gate_percent": self.gate,
+            "is_slower": self.is_slower,
+            "expectations": [{"expression": one.expression, "value": one.value, "holds": one.holds} for one in self.checked],
+            "names": [
+                {"name": name, "base_ns": base_ns, "new_ns": new_ns}
+                for name, base_ns, new_ns in zip(
+                    names.items[:LISTED_NAMES], names.a.busy_ns.tolist(), names.b.busy_ns.tolist(), strict=False
+                )
+            ],
+            "notes": list(self._notes()),
+        }
+        return json.dumps(facts, indent=2, ensure_ascii=False)
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Return for each thing that was asked whether it is so, what it is, and what was found."""
+        wall_a, wall_b = self.comparison.a.wall_ns, self.comparison.b.wall_ns
+        ratio = ratio_text(wall_b / wall_a) if wall_a else "-"
+        allowed = "wall time" if self.gate is None else f"wall time at most {self.gate:g}% longer"
+        rows = [("FAIL" if self.is_slower else "ok", allowed, f"{format_ns(wall_a)} → {format_ns(wall_b)} ({ratio})")]
+        return rows + [("ok" if one.holds else "FAIL", one.expression, one.shown) for one in self.checked]
+
+    def _changed(self) -> list[list[str]]:
+        """Return the names that changed most, as rows of text."""
+        names = self.comparison.names
+        figures = zip(names.items, names.a.busy_ns.tolist(), names.b.busy_ns.tolist(), strict=True)
+        return [
+            [
+                display_name(name, NAME_CHARACTERS),
+                format_ns(base_ns),
+                format_ns(new_ns),
+                change_of_ns(new_ns - base_ns),
+                ratio_text(new_ns / base_ns) if base_ns else "-",
+            ]
+            for name, base_ns, new_ns in [*figures][:LISTED_NAMES]
+        ]
+
+    def _notes(self) -> tuple[str, ...]:
+        return self.comparison.notes
+
+
+def judge(base: Trace, new: Trace, *, gate: float | None = None, expected: Sequence[str] = ()) -> Verdict:
+    """Compare a run with its baseline, and check what is expected of it.
+
+    Parameters
+    ----------
+    base, new
+        The runs.
+    gate
+        How much longer than the baseline the new one may take from its first start to its last end, in percent; None for any
+        time.
+    expected
+        Expressions, see `check_expression`.
+
+    Raises
+    ------
+    OptionError
+        If an expression cannot be read, or nothing ran in one of both that could be compared by time.
+    StreamNotFoundError
+        If one names what did not run.
+    """
+    checked = tuple(check_expression(new, expression) for expression in expected)
+    verdict = Verdict(comparison=compare_traces(base, new), gate=gate, checked=checked)
+    if gate is not None and not (verdict.comparison.a.wall_ns and verdict.comparison.b.wall_ns):
+        raise OptionError("Nothing ran in one of the traces, so that no time can be compared.")
+    return verdict
+
+
+def check_expression(trace: Trace, expression: str) -> Checked:
+    """Check one expectation of a run.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    expression
+        ``overlap(a, b)``, the share of the shorter one's time; ``wall``; ``idle``, the share of that in which nothing ran;
+        ``total(name)``, ``p50(name)`` and ``p95(name)``, times of a stream, range or kernel; ``count(name)``; ``host_waits``;
+        ``strays``. Then a comparison, and a number: ``20 ms``, ``60%``, ``0.6``.
+
+    Raises
+    ------
+    OptionError, StreamNotFoundError
+        If it cannot be read; if nothing of such a name ran.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(
+    ...     start_ns=[0, 40], end_ns=[100, 90], stream=["copy", "compute"], kind="kernel", name=["h2d", "gemm"]
+    ... )
+    >>> check_expression(trace, "overlap(copy, compute) >= 60%").holds, check_expression(trace, "wall < 0.09 us").shown
+    (True, '100 ns')
+    """
+    found = _EXPRESSION.match(expression)
+    if found is None:
+        raise OptionError(f"The expectation {expression!r:.80} cannot be read. Use for example {_EXAMPLE}")
+    what, listed, sign, number, unit = found.groups()
+    measure = _MEASURES.get(what)
+    if measure is None:
+        raise OptionError(f"Nothing is called {what!r} in {expression!r:.80}. {nearest_hint(what, _MEASURES)}")
+    names = [name.strip().strip("'\"") for name in (listed or "").split(",") if name.strip()]
+    if len(names) != measure.names:
+        raise OptionError(f"{what} takes {measure.names} names, not {len(names)}, in {expression!r:.80}.")
+    if (unit or "") not in _FORM_UNITS[measure.form]:
+        allowed = ", ".join(one or "no unit" for one in _FORM_UNITS[measure.form])
+        raise OptionError(f"{what} is a {measure.form}, and takes {allowed} behind the number in {expression!r:.80}.")
+    try:
+        wanted = float(number) * _UNITS[unit or ""]
+    except ValueError as error:
+        raise OptionError(f"{number!r} in {expression!r:.80} is no number.") from error
+    value = float(measure.take(trace, *names))
+    shown = {"time": lambda: format_ns(value), "share": lambda: format_share(value), "count": lambda: f"{value:,.0f}"}
+    return Checked(expression=expression.strip(), value=value, shown=shown[measure.form](), holds=_SIGNS[sign](value, wanted))
+
+
+_FORM_UNITS = MappingProxyType({"time": ("ns", "us", "µs", "ms", "s"), "share": ("", "%"), "count": ("",)})
+
+
+def _rows_of(trace: Trace, name: str) -> BoolArray:
+    """Return the work of a stream, or of ranges or kernels of a name; shape (n_spans,), bool."""
+    found = work_of(trace, counted_rows(trace), name)
+    if found is None:
+        raise StreamNotFoundError(f"No stream, range or kernel {name!r:.60} in what ran. {name_hint(trace, name)}")
+    return found
+
+
+def _in_common(trace: Trace, first: str, second: str) -> tuple[list[BoolArray], int, int]:
+    """Return the work of two names, for how long both were at work, and for how long the shorter one, in ns."""
+    groups = [_rows_of(trace, name) for name in (first, second)]
+    if (groups[0] & groups[1]).any():
+        raise OptionError(f"{first!r:.60} and {second!r:.60} are the same work, in part. Name two that are apart.")
+    one, two, either = (
+        interval_sum_ns(union_edges(trace.start_ns[rows], trace.end_ns[rows])) for rows in (*groups, groups[0] | groups[1])
+    )
+    return groups, one + two - either, min(one, two)
+
+
+def _overlap(trace: Trace, first: str, second: str) -> float:
+    """Return the share of the shorter one's time in which both were at work."""
+    _require_kernels(trace, "What overlapped")
+    _, common_ns, shorter_ns = _in_common(trace, first, second)
+    return common_ns / shorter_ns if shorter_ns else 0.0
+
+
+def _require_kernels(trace: Trace, what: str) -> None:
+    """Raise `OptionError` where only ranges are known."""
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        raise OptionError(f"{what} cannot be told: kernels are not in the trace, and ranges contain waiting.")
+
+
+def _host_waits(trace: Trace) -> float:
+    waits = host_waits(trace)
+    if not waits.call_count:
+        raise OptionError("Whether the host waited cannot be told: its calls are not in the trace.")
+    return len(waits.row)
+
+
+def _strays(trace: Trace) -> float:
+    _require_kernels(trace, "Where work ran")
+    return len(strays(trace))
+
+
+def _idle(trace: Trace) -> float:
+    _require_kernels(trace, "How long nothing ran")
+    found = card_idle(trace)
+    return found.idle_ns / found.wall_ns if found.wall_ns else 0.0
+
+
+def _durations_ns(trace: Trace, name: str) -> Int64Array:
+    """Return how long each span of a name took; of a stream's name, each piece of its work."""
+    own = trace.name == trace.names.index(name) if name in trace.names else _rows_of(trace, name)
+    if not own.any():
+        raise StreamNotFoundError(f"Nothing called {name!r:.60} ran. {name_hint(trace, name)}")
+    durations_ns: Int64Array = trace.duration_ns[own]
+    return durations_ns
+
+
+def _total(trace: Trace, name: str) -> float:
+    rows = _rows_of(trace, name)
+    return interval_sum_ns(union_edges(trace.start_ns[rows], trace.end_ns[rows]))
+
+
+_MEASURES: Mapping[str, _Measure] = MappingProxyType(
+    {
+        "overlap": _Measure(take=_overlap, names=2, form="share"),
+        "wall": _Measure(take=lambda trace: concurrency(trace).wall_ns, names=0, form="time"),
+        "idle": _Measure(take=_idle, names=0, form="share"),
+        "total": _Measure(take=_total, names=1, form="time"),
+        "p50": _Measure(take=lambda trace, name: np.quantile(_durations_ns(trace, name), 0.5), names=1, form="time"),
+        "p95": _Measure(take=lambda trace, name: np.quantile(_durations_ns(trace, name), 0.95), names=1, form="time"),
+        "count": _Measure(take=lambda trace, name: len(_durations_ns(trace, name)), names=1, form="count"),
+        "host_waits": _Measure(take=_host_waits, names=0, form="count"),
+        "strays": _Measure(take=_strays, names=0, form="count"),
+    }
+)
+
+
+def _cell(text: str) -> str:
+    """Write text for a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;")

@@ -20,24 +20,23 @@ from gpustreamlab.analysis._busy import (
     require_one_rank,
     require_trace,
 )
-from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
+from gpustreamlab.analysis._causes import LONGER, Found, find_causes, idle_in_calls
 from gpustreamlab.analysis._changes import apart
-from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
+from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
+from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, make_room
 from gpustreamlab.analysis._explanation import Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns, pieces_on_time
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.analysis._stacks import find_host_bound, name_threads
+from gpustreamlab.analysis._stacks import find_host_bound, name_threads, with_operation
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
 
-PAIRS_TOLD = 4
-"""Up to how many pairs of streams are told apart for one cause; what more cost is added up."""
-PROFILER_TIMES = 10
-"""The profiler's own time is told if it costs so many times what else is told."""
+PAIRS_TOLD = 4  # Up to how many pairs of streams are told apart for one cause; what more cost is added up
+PROFILER_TIMES = 10  # The profiler's own time is told if it costs so many times what else is told
 OF_HOST = (
     Cause.HOST_SYNC_DEVICE,
     Cause.HOST_SYNC_STREAM,
@@ -46,6 +45,7 @@ OF_HOST = (
     Cause.LAZY_LOAD,
     Cause.ALLOC_SYNC,
     Cause.PAGEABLE_COPY,
+    Cause.HOST_CALL,
     Cause.QUEUE_FULL,
     Cause.PROFILER_OVERHEAD,
 )
@@ -66,14 +66,13 @@ SHARED = "Both need the SMs."
 FEWEST_LATE, SHORT_SHARE, LATE_TIMES, LATE_SHARE = 4, 0.1, 5, 0.01
 """A stream of so many kernels, which take so little of the run, is told of where 5% of them wait for so many times what they
 take, and for so much of the run."""
-LEAST_DELAY = 0.1
-"""By which share of the delay work has to begin sooner for a priority to be told."""
+LEAST_DELAY = 0.1  # By which share of the delay work has to begin sooner for a priority to be told
+SLOWED_TOLD = 4  # How many kernels that were slowed are told by their names
+IDLE_SHARE = 0.05  # From which share of that time on it is told that the card was idle while the host was in a call
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
-WAIT_WEIGHT = 0.5
-"""How much of the time of a wait for an event counts in the order of findings."""
-NEEDS_DATA = "waits for data that streams need are kept as they are"
-"""What bounds the gain where waits for data do."""
+WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
+NEEDS_DATA = "waits for data that streams need are kept as they are"  # What bounds the gain where waits for data do
 
 
 def explain(trace: Trace, first: str | int | None = None, second: str | None = None) -> Explanation:
@@ -195,10 +194,13 @@ def _explanation(
     if advice is not None:
         slowed_ns = max((one.bound_ns for one in findings if one.code is Cause.SLOWED_DOWN), default=0)
         advice = replace(advice, slowed_ns=slowed_ns)
-        findings = _with_steps(trace, advice, findings, is_part=is_part or least_ns is not None)
+        asked = set() if least_ns is not None else {*used.tolist()} if is_part else {*range(len(trace.lanes))}
+        findings = _with_steps(trace, advice, findings, asked)
         if least_ns is None and advice.is_certain:
             findings += _short_and_late(trace, rows, advice, findings)
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
+    if least_ns is None and not is_part:
+        findings += _idle_in_calls(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
     return replace(result, findings=tuple(sorted(findings, key=_rank)))
@@ -211,6 +213,8 @@ def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
     what can be mended without harm goes before it.
     """
     is_run, saves_ns = finding.code is not Cause.SERIALISED_BY_TOOL, -finding.saves_ns
+    if finding.code is Cause.LAZY_LOAD:
+        saves_ns = -min(finding.saves_ns, finding.waited_ns)  # it is loaded once: what comes again and again counts for more
     if finding.code is not Cause.EVENT_WAIT:
         return is_run, saves_ns, False, -finding.waited_ns
     return is_run, saves_ns, bool(finding.pieces.is_needed[0]), -finding.waited_ns * WAIT_WEIGHT
@@ -258,19 +262,24 @@ def _forecast(advice: Advice) -> Forecast:
     )
 
 
-def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], *, is_part: bool) -> list[Finding]:
-    """Give each change to the finding that it mends, or make one; what is then left of the others was scheduled anew."""
+def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], asked: set[int]) -> list[Finding]:
+    """Give each change to the finding that it mends, or make one where it is of the lanes asked for.
+
+    What is then left of the others was scheduled anew.
+    """
     left = [_without_gain(trace, advice, one) if advice.is_certain else one for one in findings]
     told = []
     for number, step in enumerate(advice.steps):
         causes = next((some for some in SAME_KIND if step.cause in some), frozenset({step.cause}))
         own = [one for one in left if one.code in causes and _is_of_step(trace, one, step)]
         own.sort(key=lambda one: (one.code is not step.cause, -one.waited_ns))
-        if not own and is_part:
+        works = step.before.program.works
+        if not own and not (asked and {works[place].home for place in step.places} <= asked):
             continue
-        first = step.before.program.works[step.places[0] if step.places else 0]
-        base = joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, step.held)
-        text, fix = step_texts(trace, step)
+        first = works[step.places[0] if step.places else 0]
+        held = step.held or [(call.row, works[call.works[0]].row) for call in step.shortened]
+        base = joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, held)
+        text, fix = _texts_of_call(trace, base) if step.shortened and not own else step_texts(trace, step)
         told.append(
             replace(
                 base,
@@ -307,6 +316,34 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))
 
 
+def _idle_in_calls(trace: Trace, pieces: Pieces, findings: Sequence[Finding], least_ns: int) -> list[Finding]:
+    """Tell of calls that held the host while the whole card was idle, by their names, where that is not told already."""
+    told = {(one.code, trace.name[one.call_row]) for one in findings if one.call_row >= 0}
+    if any(one.saves_ns and one.code in CALLED for one in findings):
+        return []
+    found = []
+    for code, row, call, inside_ns in idle_in_calls(trace, pieces):
+        for name in np.unique(trace.name[call]).tolist():
+            own = np.flatnonzero(trace.name[call] == name)
+            total_ns, longest = int(inside_ns[own].sum()), own[np.argmax(inside_ns[own])]
+            if total_ns < least_ns or (code, name) in told:
+                continue
+            base = _finding_of(
+                trace, int(row[longest]), code, total_ns, [*zip(call[own].tolist(), row[own].tolist(), strict=True)]
+            )
+            text, fix = _texts_of_call(trace, base)
+            idle = f" Nothing ran on the card meanwhile: {format_ns(total_ns)} in all."
+            base = replace(base, text=text + idle, fix=fix, bound_ns=total_ns, waited_ns=total_ns)
+            found.append(with_operation(trace, pieces, base))
+    return found
+
+
+def _texts_of_call(trace: Trace, finding: Finding) -> tuple[str, str]:
+    """Say what happened in the call of a finding, and what to do."""
+    words = {"piece": 0, "before": -1, "call": finding.call_row, "waited_ns": finding.waited_ns}
+    return finding_texts(finding.code, trace, finding.pieces, **words, is_proved=True, is_needed=False)
+
+
 def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequence[Finding]) -> list[Finding]:
     """Find streams of short kernels that wait for long behind a full card: that costs the run nothing, and each much."""
     found = []
@@ -322,18 +359,25 @@ def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Seq
         worth_ns = max(LATE_TIMES * int(np.median(lasted_ns)), LATE_SHARE * advice.measured_ns)
         if np.quantile(late_ns, 0.95) < worth_ns or (delays := delays_with_priority(advice, lane)) is None:
             continue
-        if delays[1].most_ns > 0.5 * delays[0].most_ns:
-            continue
         row = int(own[longest])
         base = _finding_of(trace, row, Cause.GRID_FILLS_DEVICE, int(late_ns[longest]))
-        waited = f"{format_ns(delays[0].median_ns)} in the median, and 5% of them {format_ns(delays[0].most_ns)} or longer"
+        # Latency is the loss here, not throughput: with priority or without the whole takes as long.
+        others = np.flatnonzero(rows & (trace.lane != lane) & (trace.start_ns < trace.start_ns[row]))
+        before = int(others[np.argmax(trace.end_ns[others])]) if len(others) else row
+        helps = delays[1].most_ns <= 0.5 * delays[0].most_ns
+        fix = _sooner(trace, advice, base) if helps else make_room(trace, row, before)
+        most_ns, median_ns = (format_ns(int(np.quantile(late_ns, share))) for share in (0.95, 0.5))
+        waited = f"{median_ns} in the median, and 5% of them {most_ns} or longer"
         text = f"{len(own):,} short kernels of {stream!r} waited for room on the SMs: {waited}."
-        found.append(replace(base, text=text, fix=_sooner(trace, advice, base), piece_count=len(own)))
+        found.append(replace(base, text=text, fix=fix, piece_count=len(own), waited_ns=int(late_ns.sum()), other_row=before))
     return found
 
 
 def _sooner(trace: Trace, advice: Advice, finding: Finding) -> str:
     """Say how much sooner work would begin with priority, where all of it takes as long in any order."""
+    before = finding.other_row
+    if before >= 0 and trace.lanes[int(trace.lane[finding.row])].priority < trace.lanes[int(trace.lane[before])].priority:
+        return f"{SHARED} {make_room(trace, finding.row, before)}"
     told = delays_with_priority(advice, int(trace.lane[finding.row]))
     if told is None or told[0].most_ns - told[1].most_ns < LEAST_DELAY * told[0].most_ns:
         return f"{SHARED} In another order they take as long."
@@ -514,7 +558,7 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, most_ns: int, least_ns:
     waited_ns = np.bincount(group, weights=found.saves_ns)
     cause_of_group = np.zeros(len(groups), np.int64)
     cause_of_group[group_of_pair] = cause
-    is_elsewhere = cause_of_group == CODES.index(Cause.OTHER_STREAM)
+    is_elsewhere = np.isin(cause_of_group, [CODES.index(code) for code in (Cause.OTHER_STREAM, *LONGER)])
     bound_ns = np.where(is_elsewhere, waited_ns, np.minimum(waited_ns, most_ns))
     # Why work that had been launched did not begin is told also where nothing is to be gained by it.
     is_of_host = np.isin(cause_of_group, [CODES.index(code) for code in OF_HOST])
@@ -538,6 +582,14 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, most_ns: int, least_ns:
         )
         for place in np.flatnonzero(worth_ns >= least_ns).tolist()
     ]
+
+
+def _slowed_text(trace: Trace, row: Int64Array, waited_ns: Int64Array) -> str:
+    """Say which kernels were slowed, where there are several, by their names; what cost most comes first."""
+    sums = [(int(waited_ns[trace.name[row] == name].sum()), name) for name in np.unique(trace.name[row]).tolist()]
+    told = [f"{display_name(trace.names[name], 40)} {format_ns(cost_ns)}" for cost_ns, name in sorted(sums, reverse=True)]
+    more = f" and {len(told) - SLOWED_TOLD:,} others" if len(told) > SLOWED_TOLD else ""
+    return f" In all {', '.join(told[:SLOWED_TOLD])}{more}." if len(told) > 1 else ""
 
 
 def _finding(
@@ -568,6 +620,9 @@ def _finding(
         is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
         is_needed=bool(are_needed[0]),
     )
+    if code is Cause.SLOWED_DOWN:
+        text += _slowed_text(trace, found.call[members], found.waited_ns[members])
+        call, found = -1, replace(found, call=np.full(len(found.call), -1))
     return Finding(
         code=code,
         certainty=SURE[int(found.certainty[longest])],

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gpustreamlab.analysis._device_causes import HARDWARE_QUEUES
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
+from gpustreamlab.analysis._utilization import blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
-from gpustreamlab.typing import Cause, SpanKind
+from gpustreamlab.typing import Cause, LaneKind, SpanKind
 
 _NAME_WIDTH = 40
 
@@ -51,18 +53,37 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "{call} held up the host before it launched {work}.",
             "Allocate before the loop, or from a pool: lab.xp arrays, or lab.stream({stream}).scratch(size_bytes).",
         ),
+        Cause.HOST_CALL: (
+            "{call} held up the host before it launched {work}.",
+            "Make that call before the loop, from another thread, or before you wait for what runs; upload a graph first, with "
+            "cudaGraphUpload.",
+        ),
+        Cause.COOPERATIVE: (
+            "{work} is a cooperative launch, all blocks of which have to be on the SMs at once; {other} had some of these for "
+            "{queued}.",
+            "Launch it first, with fewer blocks, or give the other one SMs of its own: lab.partition(...).",
+        ),
+        Cause.TIME_SLICED: (
+            "{work} waited {queued} and began as {other} ended: two processes, or contexts, share the card by slices of time.",
+            "Start the processes under MPS (nvidia-cuda-mps-control -d), or put the work into one process, with streams, or "
+            "with green contexts where each needs SMs of its own: lab.partition(...).",
+        ),
+        Cause.PAGE_FAULTS: (
+            "{name} took {lasted}; for {waited} of that, pages of managed memory were moved: it used some that were not there.",
+            "Fetch the pages before: cudaMemPrefetchAsync on its stream, or cudaMemAdvise; or use device memory and copies. "
+            "Where it goes on, look at the order in which its threads use them.",
+        ),
         Cause.PAGEABLE_COPY: (
             "{call} of pageable memory held up the host before it launched {work}.",
             "Let the host's side of the copy be pinned memory: lab.memory.pinned_empty(shape, dtype).",
         ),
         Cause.COPY_ENGINE: (
-            "{work} waited {queued} and began as {other} ended: copies in one direction share an engine.",
-            "The two never run at once. Give the streams kernels to run meanwhile, or a copy in the other direction.",
+            "{work} waited {queued} and began as {other} ended: {engine}.",
+            "The two never run at once. Give the streams kernels to run meanwhile{or_back}.",
         ),
         Cause.GRID_FILLS_DEVICE: (
             "{other} has {blocks} blocks and fills all {sms} SMs; {work} waited {queued} until some were free.",
-            "Launch the shorter one first, or give it a stream with priority or with SMs of its own: "
-            "lab.stream('new', priority=-1), or lab.partition(new=16, rest='rest') and lab.stream('new', partition='new').",
+            "{make_room}",
         ),
         Cause.PARTITION_SMALL: (
             "{other} has {blocks} blocks and fills the {sms} SMs of the partition; {work} waited {queued} for them.",
@@ -78,7 +99,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.QUEUE_ALIAS: (
             "{work} began as {other} ended, with room left on the SMs: {queue}.",
-            "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams.",
+            "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams. If they then run at once, it "
+            "was that.",
         ),
         Cause.GRAPH_ORDER: (
             "{work} and {other} are of one launch of a CUDA graph, which holds their order.",
@@ -105,8 +127,9 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Unset CUDA_LAUNCH_BLOCKING, and run without tools that serialise kernels.",
         ),
         Cause.SLOWED_DOWN: (
-            "{name} took {waited} longer beside {other} than it takes alone (median of its launches).",
-            "Share out the SMs: lab.partition(...). If both are bound by memory, nothing is gained by overlap.",
+            "{name} took {waited} longer beside {other} than it takes alone (median of its launches).{sms_taken}",
+            "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. If both are bound by memory, nothing is "
+            "gained by overlap.",
         ),
         Cause.NOT_OFFERED: (
             "For {missing} only one stream had work queued or running, the longest time {stream} for {longest}.",
@@ -144,7 +167,7 @@ def finding_texts(
     piece
         Which piece began late.
     before, call
-        Rows of the work in front of it and of the call that held it up, -1 for none.
+        Rows of the work in front of it and of the call that held it up, -1 for none; of `Cause.SLOWED_DOWN` the kernel's.
     waited_ns
         For how long others ran meanwhile, in ns.
     is_proved
@@ -166,13 +189,15 @@ def finding_texts(
     part = int(trace.partition[before]) if before >= 0 else -1
     blocks = trace.extra.get("grid_blocks")
     launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
+    shares = any(one.share_engine for one in trace.devices if one.ordinal == trace.lanes[int(trace.lane[row])].device)
     words = {
-        "name": name(row),
+        "name": name(call if code is Cause.SLOWED_DOWN else row),
         "work": f"{name(row)} on {stream(row)}",
         "other": f"{name(before)} on {stream(before)}" if before >= 0 else "work of other streams",
         "stream": stream(row),
         "other_stream": stream(before),
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
+        "lasted": lasted(row),
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
@@ -185,12 +210,57 @@ def finding_texts(
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
         "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
-        "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
-        "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
+        "ruled_out": _ruled_out(trace, [row, before]) if code is Cause.UNKNOWN else "",
+        "engine": "the card has one copy engine, which both directions share"
+        if shares
+        else "copies in one direction share an engine",
+        "or_back": "" if shares else ", or a copy in the other direction",
+        "queue": _queue(trace, is_proved=is_proved),
+        "make_room": make_room(trace, row, before),
+        "sms_taken": _sms_taken(trace, call, before) if code is Cause.SLOWED_DOWN else "",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])
     return happened, fix
+
+
+def _queue(trace: Trace, *, is_proved: bool) -> str:
+    """Say why two streams may share a hardware queue, and what would tell."""
+    if is_proved:
+        return "both came through one hardware queue"
+    if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > HARDWARE_QUEUES:
+        return "more streams than hardware queues share them"
+    return (
+        "all work of the two ran one after the other, in the order of its launches, as it does through one hardware queue "
+        "(CUDA_DEVICE_MAX_CONNECTIONS=1). Queues of kernels, which would tell, are not recorded; lab.capture('kernels') does it"
+    )
+
+
+def _sms_taken(trace: Trace, row: int, before: int) -> str:
+    """Say what SMs that another kernel takes explain of how long one took, as far as their grids tell."""
+    blocks, sms = trace.extra.get("grid_blocks"), trace.metadata.device.sm_count
+    if blocks is None or before < 0 or not (sms and blocks[row] > 0 and blocks[before] > 0):
+        return ""
+    fit = blocks_that_fit(trace)[[row, before]]
+    taken = min(sms - 1, -(-int(blocks[before]) // max(1, int(fit[1]))), int(blocks[before]))
+    alone, beside = (-(-int(blocks[row]) // int(fit[0] * count)) for count in (sms, sms - taken))
+    waves = f", so that its {int(blocks[row]):,} blocks take {beside:,} turns in place of {alone:,}" if beside > alone else ""
+    return f" The other takes {taken:,} or more of the {sms:,} SMs{waves}; the rest is memory, caches or clocks."
+
+
+def make_room(trace: Trace, row: int, before: int) -> str:
+    """Say what to do for work that waits for SMs; priority is not advised to a stream that has it."""
+    own, other = (trace.lanes[int(trace.lane[one])] for one in (row, before))
+    share = "lab.partition(new=16, rest='rest') and lab.stream('new', partition='new')"
+    if own.priority < other.priority:
+        return (
+            f"Its stream has priority already ({own.priority}), which does not push out blocks that run. Give it SMs of its "
+            f"own, {share}, or let the other kernel have more blocks that each take less time."
+        )
+    return (
+        "Launch the shorter one first, or give it a stream with priority or with SMs of its own: "
+        f"lab.stream('new', priority=-1), or {share}."
+    )
 
 
 def _mend_wait(stream: str, other: str, *, is_needed: bool) -> str:
@@ -206,11 +276,12 @@ def _mend_wait(stream: str, other: str, *, is_needed: bool) -> str:
     )
 
 
-def _ruled_out(trace: Trace) -> str:
-    """Say what the records of a trace exclude, and what nobody can tell without them."""
+def _ruled_out(trace: Trace, rows: list[int]) -> str:
+    """Say what the records of a trace exclude of two pieces of work, and what nobody can tell without them."""
+    are_copies = bool((trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)).all())
     has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
     known: dict[str, bool] = {
-        "one copy engine": True,
+        "one copy engine": not are_copies or trace.metadata.device.copy_engines is not None or not trace.metadata.imported,
         "an event that its stream waited for": has_calls and trace.metadata.waits_told,
         "a slow launch": has_calls,
         "full SMs": "grid_blocks" in trace.extra and trace.metadata.device.sm_count > 0,
@@ -220,7 +291,7 @@ def _ruled_out(trace: Trace) -> str:
         del known["an event that its stream waited for"]
     lacks = [what for what, is_known in known.items() if not is_known]
     unknown = f". Not recorded, so that nobody can tell: {', '.join(lacks)}" if lacks else ""
-    return ", ".join(what for what, is_known in known.items() if is_known) + unknown
+    return (", ".join(what for what, is_known in known.items() if is_known) or "nothing") + unknown
 
 
 _ELSE_FEWER = "It may have waited in between: lab.capture('kernels', host=True), and run it again. Else make fewer,"

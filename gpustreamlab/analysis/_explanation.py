@@ -20,16 +20,11 @@ from gpustreamlab.typing import Cause, Certainty
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTED_FINDINGS = 10
-"""How many findings are shown; all are in `Explanation.findings`."""
-HOST_FIRST_SHARE = 0.1
-"""From which share of that time on it comes first that streams waited for the host with the card idle."""
-LEAST_SHARE = 0.01
-"""From which share of the time that anything ran a finding is worth telling."""
-LEAST_NS = 10_000
-"""From which time on: less is a launch more or less."""
-FULL_SHARE = 0.9
-"""Of what takes this share of the run alone it is said that it fills the card."""
+LISTED_FINDINGS = 10  # How many findings are shown; all are in `Explanation.findings`
+HOST_FIRST_SHARE = 0.1  # From which share of that time on it comes first that streams waited for the host with the card idle
+LEAST_SHARE = 0.01  # From which share of the time that anything ran a finding is worth telling
+LEAST_NS = 10_000  # From which time on: less is a launch more or less
+FULL_SHARE = 0.9  # Of what takes this share of the run alone it is said that it fills the card
 _NAME_WIDTH = 32
 _COUNTS = ("no change", "the change", "the two changes", "the three changes", "the four changes")
 
@@ -77,6 +72,8 @@ class Finding:
     """Row of the last call of that thread before the launch of the longest, or -1."""
     launch_row: int = -1
     """Row of that launch, or -1."""
+    operation: str | None = None
+    """The operation of a framework, or the range of NVTX, in which the thread was meanwhile; None where none was open."""
     function: str | None = None
     """Where the thread stood most often, in all such gaps; None without samples of its stack."""
     function_share: float = 0.0
@@ -265,8 +262,13 @@ class Explanation(Reported):
         if self.asked:
             return self.asked
         if self.forecast is not None and (self.findings or len(self.streams) > 1):
-            perhaps_ns = max([0, *(one.bound_ns for one in self.findings)])
-            return self.forecast.line(min(perhaps_ns, self.bound_ns))
+            # What no other stream is in front of, or what slows, costs what it costs, whatever overlap could save.
+            is_free = [one.other is None or one.code is Cause.SLOWED_DOWN for one in self.findings]
+            perhaps_ns = (
+                one.bound_ns if free else min(one.bound_ns, self.bound_ns)
+                for one, free in zip(self.findings, is_free, strict=True)
+            )
+            return self.forecast.line(max(perhaps_ns, default=0))
         if len(self.streams) < 2 and not self.findings:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
             return "one stream, so nothing can overlap" if self.streams else nothing
@@ -297,7 +299,8 @@ class Explanation(Reported):
         tables = ([table] if self.findings else []) + ([_bound_table(self)] if self.host_bound else [])
         if self._first_bound:
             tables.reverse()
-        return Report(title="Why:", line=self._line(), tables=tuple(tables), notes=self.notes)
+        line, doubt = self._line(), self.metadata.doubt
+        return Report(title="Why:", line=line, tables=tuple(tables), notes=self.notes, doubt=doubt)
 
     def _notes(self) -> list[str]:
         notes = [*self._notes_of_forecast()]

@@ -133,12 +133,9 @@ def _merge(into: Moment, moment: Moment) -> bool:
 
 ACCESSES_KEPT = 64
 """How many accesses to a piece of memory are kept that later ones may conflict with; the oldest make room, and are counted."""
-FREED_KEPT = 4_096
-"""How many freed pieces are kept whose last uses are not ordered yet; the oldest make room, and are counted."""
-PLAIN_ACCESSES = 8
-"""How many accesses of one lane alone are kept before it is asked which of them are needed."""
-ROWS_KEPT = 1_000
-"""How many kinds of hazards are told apart; further ones are only counted."""
+FREED_KEPT = 4_096  # How many freed pieces are kept whose last uses are not ordered yet; the oldest make room, and are counted
+PLAIN_ACCESSES = 8  # How many accesses of one lane alone are kept before it is asked which of them are needed
+ROWS_KEPT = 1_000  # How many kinds of hazards are told apart; further ones are only counted
 
 
 def _no_owner() -> None:
@@ -208,8 +205,7 @@ _NO_LANE = LaneClock(-1)
 NO_ACCESS = Access(Piece(0, 0, 0, (), "", _NO_LANE), _NO_LANE, None, "", None, 0, False, False)  # noqa: FBT003 - see there
 """Stands for the last access where there is none."""
 
-Touch: TypeAlias = "tuple[Piece, Region | None]"
-"""A piece of memory, and which of its bytes; None for all of them."""
+Touch: TypeAlias = "tuple[Piece, Region | None]"  # A piece of memory, and which of its bytes; None for all of them
 
 
 class Side(NamedTuple):

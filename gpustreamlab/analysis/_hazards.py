@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-NO_STREAM = "no stream"
-"""What stands for work with no stream selected: CUDA's NULL stream."""
+NO_STREAM = "no stream"  # What stands for work with no stream selected: CUDA's NULL stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,11 +199,9 @@ class Hazards(Answer):
         return [*notes, *self.unwatched]
 
 
-LISTED_HAZARDS = 20
-"""How many hazards the table lists."""
+LISTED_HAZARDS = 20  # How many hazards the table lists
 _NAME_WIDTH = 32
-STREAM_CLOSED = "stream closed"
-"""Work of the first side where scratch was freed with its stream. Source: ``Scratch.ending``."""
+STREAM_CLOSED = "stream closed"  # Work of the first side where scratch was freed with its stream. Source: ``Scratch.ending``
 _INDENT = "    "
 
 

@@ -17,6 +17,8 @@ from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, In
 
 LEAST_BLOCKED_SHARE = 0.1
 """Which share of a copy from pageable memory its call lasts through if it blocks. One that was staged runs behind its call."""
+HELD_SHARE, LEAST_UNTOLD_NS = 0.5, 100_000
+"""The same share where it is not told what memory it is, and how long such a copy takes at least."""
 RETURN_WITHIN_NS = 50_000
 """Within this time of the end of what it waited for a synchronisation returns."""
 _CALLS_OF = {
@@ -235,6 +237,14 @@ def pageable_copies(trace: Trace) -> Int64Array:
     shared_ns -= trace.metadata.kernel_error_ns + trace.metadata.host_error_ns
     is_held = shared_ns > LEAST_BLOCKED_SHARE * (trace.end_ns[copy] - trace.start_ns[copy])
     blocks = is_into | (is_from & is_held)
+    # Where nothing tells what memory it was, a call that lasts as its copy does tells it.
+    is_told = tell(
+        ("pinned" in name or "pageable" in name for name in trace.names),
+        ("pinned" in text.full_name or "pageable" in text.full_name for text in trace.details),
+    )
+    is_way = tell((name.startswith(("memcpy HtoD", "memcpy DtoH")) for name in trace.names), (False for _ in trace.details))
+    lasts_ns = trace.end_ns[copy] - trace.start_ns[copy]
+    blocks |= is_way & ~is_told & (lasts_ns > LEAST_UNTOLD_NS) & (shared_ns > HELD_SHARE * lasts_ns)
     copy_of[call[blocks]] = copy[blocks]
     return copy_of
 

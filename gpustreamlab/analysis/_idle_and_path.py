@@ -11,7 +11,8 @@ import numpy as np
 from gpustreamlab.analysis._busy import counted_rows, require_one_rank, require_trace
 from gpustreamlab.analysis._calls import thread_lanes
 from gpustreamlab.analysis._card_idle import CardIdle, card_idle
-from gpustreamlab.analysis._causes import CODES, event_waits, find_causes, last_awaited
+from gpustreamlab.analysis._causes import find_causes
+from gpustreamlab.analysis._device_causes import CODES, event_waits, last_awaited
 from gpustreamlab.analysis._host_waits import calls_by, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls, launch_latency_ns, ordered_by_lane
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed

@@ -43,8 +43,8 @@ _DIRECTIONS = (
     ("copies to the device share an engine", re.compile(r"\bHto[DA]\b")),
     ("copies to the host share an engine", re.compile(r"\b[DA]toH\b")),
 )
-SMS_SHARED = "kernels share the SMs"
-"""What bounds the streams where the SMs do."""
+_EITHER_WAY = (("copies both ways share the one engine of the card", re.compile(r"\b(Hto[DA]|[DA]toH)\b")),)
+SMS_SHARED = "kernels share the SMs"  # What bounds the streams where the SMs do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,7 @@ class Shared:
     are_grids_known: bool = False  # Whether the grid of each counted kernel is known; without, the SMs are not in it
 
 
-NOTHING_SHARED = Shared()
-"""Where nothing is known of what ran."""
+NOTHING_SHARED = Shared()  # Where nothing is known of what ran
 
 
 def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
@@ -74,7 +73,7 @@ def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
     are_grids_known = bool(is_kernel.any()) and blocks is not None and bool((blocks[is_kernel] > 0).all())
     for device in trace.devices:
         own = of_device(trace, device)
-        needed += _copy_times(trace, rows & own)
+        needed += _copy_times(trace, rows & own, _EITHER_WAY if device.share_engine else _DIRECTIONS)
         if blocks is not None and device.sm_count:
             needed += _sm_times(trace, is_kernel & own, blocks, device.sm_count)
         are_grids_known &= bool(device.sm_count) or not (is_kernel & own).any()
@@ -92,9 +91,9 @@ def bound_note(shared: Shared) -> str:
     return f"At most: the busiest stream hides all others, copies in one direction share one engine, {sms}."
 
 
-def _copy_times(trace: Trace, rows: BoolArray) -> Iterator[tuple[int, str]]:
+def _copy_times(trace: Trace, rows: BoolArray, ways: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[tuple[int, str]]:
     is_copy = rows & (trace.kind == SPAN_KINDS.index(SpanKind.COPY))
-    for reason, sign in _DIRECTIONS:
+    for reason, sign in ways:
         is_named = np.array([sign.search(name) is not None for name in trace.names], bool)
         if is_named.any():
             yield busy_sum_ns(trace, is_copy & is_named[trace.name]), reason
@@ -506,11 +505,9 @@ def _require_common_time(meta: TraceMetadata, lanes: Sequence[Lane]) -> None:
         )
 
 
-MATRIX_LANES = 16
-"""Up to how many streams the whole matrix is written; beyond it, the pairs with most time in common."""
+MATRIX_LANES = 16  # Up to how many streams the whole matrix is written; beyond it, the pairs with most time in common
 
-LISTED_PAIRS = 30
-"""How many pairs are listed where the matrix is too large."""
+LISTED_PAIRS = 30  # How many pairs are listed where the matrix is too large
 
 _NAME_WIDTH = 24
 

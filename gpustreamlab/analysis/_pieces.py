@@ -28,14 +28,12 @@ CLOSE_NS = 4_000
 one before. Source: FACTS.md, an H200."""
 RUN_NS = 100_000
 """Pieces of one stream that follow within this time are one run: a host that launches one kernel after the other."""
-PAUSE_NS = 1_000_000_000
-"""Where the whole card was idle for longer, nothing is asked to overlap with what was before."""
+PAUSE_NS = 1_000_000_000  # Where the whole card was idle for longer, nothing is asked to overlap with what was before
 LEAST_LATENCY_NS, MOST_LATENCY_NS = 8_000, 50_000
 """Between these the time lies within which work counts as begun when it was launched; see `launch_latency_ns`."""
 MOST_PIECES = 1_000_000
 """How many pieces are looked into at most: those that cost most. With 10 million spans more would take longer than 5 s."""
-LATENCY_TIMES = 3
-"""How many times the lower quartile of the delays of idle streams is still a launch."""
+LATENCY_TIMES = 3  # How many times the lower quartile of the delays of idle streams is still a launch
 
 
 class StepTime:

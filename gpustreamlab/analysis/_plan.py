@@ -14,14 +14,12 @@ from gpustreamlab.errors import OptionError, PartitionError, PartitionUnavailabl
 from gpustreamlab.model import Device, Layout, Partition, SMResource, WorkqueueOptions, check_fields, check_name
 from gpustreamlab.typing import Rounding
 
-_ROUNDING_SLACK = 1e-6
-"""Part of an SM that a share may lack because its product with the card is rounded."""
+_ROUNDING_SLACK = 1e-6  # Part of an SM that a share may lack because its product with the card is rounded
 MAX_COSCHEDULED_SMS = 32
 """Most SMs that a structured split schedules together. Source: CUDA driver API, ``cuDevSmResourceSplit``."""
 _Coscheduled: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COSCHEDULED_SMS, multiple_of=2)]
 
-REST = "rest"
-"""What is asked for by a partition that takes all SMs that the others leave."""
+REST = "rest"  # What is asked for by a partition that takes all SMs that the others leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +64,7 @@ def options_of(part: Partition) -> PartitionOptions | None:
     )
 
 
-Share: TypeAlias = int | float | str | PartitionOptions
-"""What `plan_partitions` takes for a partition."""
+Share: TypeAlias = int | float | str | PartitionOptions  # What `plan_partitions` takes for a partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +148,7 @@ def _unreadable(name: str, share: object) -> PartitionError:
     )
 
 
-_TPC_SMS = 2
-"""Step of counts that backfill can reach: the SMs of a TPC."""
+_TPC_SMS = 2  # Step of counts that backfill can reach: the SMs of a TPC
 
 
 def plan_structured(requests: Sequence[Request], device: Device, resource: SMResource, rounding: Rounding) -> Layout | None:
@@ -218,8 +214,7 @@ def _usable_sms(step: int, resource: SMResource) -> int:
     return resource.group_sms // step * step or resource.group_sms
 
 
-LISTED_TERMS = 8
-"""Partitions that a message lists."""
+LISTED_TERMS = 8  # Partitions that a message lists
 _HOW_TO_PLAN = "Plan one with gpustreamlab.plan_partitions({'prefill': 96, 'decode': 'rest'}, lab.device)."
 
 

@@ -18,14 +18,11 @@ from gpustreamlab.typing import EdgeKind, Int64Array, LaneKind, MarkerKind, Span
 
 KERNEL, UPLOAD, DOWNLOAD, OTHER = range(4)
 """Kinds of work: what needs SMs, what needs the copy engine into the device or out of it, and what needs neither."""
-HELD_SHARE = 0.5
-"""A copy of pageable memory held up its call where that went on until this share of it was done."""
+HELD_SHARE = 0.5  # A copy of pageable memory held up its call where that went on until this share of it was done
 _MAKES_STREAM = re.compile(r"^(cu(da)?|hip)(Stream|GreenCtx|GreenCtxStream)Create", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)sync", re.IGNORECASE)
-SHORT_CALL_NS = 20_000
-"""Calls that take less, launch nothing and wait for nothing are no case for a change of their own."""
-UNKNOWN_WAVES = 4
-"""Waves of a kernel whose grid is not known: it is taken to fill its SMs."""
+SHORT_CALL_NS = 20_000  # Calls that take less, launch nothing and wait for nothing are no case for a change of their own
+UNKNOWN_WAVES = 4  # Waves of a kernel whose grid is not known: it is taken to fill its SMs
 
 
 class Work(NamedTuple):
@@ -73,6 +70,7 @@ class Card(NamedTuple):
     slots_per_sm: int
     memory_bytes_per_s: int
     priority_range: tuple[int, int]
+    share_engine: bool = False  # whether copies both ways share one engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -169,6 +167,7 @@ def _card_of(trace: Trace) -> Card:
         1 << max(5, math.ceil(math.log2(max(1, device.sm_limits.blocks)))),
         device.memory_bytes_per_s or 1 << 60,
         (max(priorities), min(priorities)),
+        device.share_engine,
     )
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 OVERLAP_WORK = 10_000
 """How hard NumPy may try to find a byte that two strided arrays share; beyond that they "may" share one."""
-_SHIFT = 1 << 20
-"""Added to distances between addresses, so that no address is 0."""
+_SHIFT = 1 << 20  # Added to distances between addresses, so that no address is 0
 
 
 class Region(NamedTuple):

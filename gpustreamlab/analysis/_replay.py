@@ -183,6 +183,7 @@ class _Replay:
             device.submit_kernel(stream, _spec(*need, self._program.card.slots_per_sm), due_ns, place)
         else:
             engine = 0 if work.kind == UPLOAD else 1 if work.kind == DOWNLOAD else 2 + work.lane
+            engine = 0 if engine == 1 and self._program.card.share_engine else engine
             device.submit(stream, CopyRun(stream, CopySpec("", engine, 0, work.alone_ns), place), due_ns)
         if place in self._marks:
             device.submit(stream, self._marks[place], due_ns)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpustreamlab._util.words import text_width, wrap_sentence
 from gpustreamlab.analysis._scale import count_text
-from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name, show_text
+from gpustreamlab.model import SPAN_KINDS, UNNAMED_SOURCE, Lane, Partition, Trace, TraceMetadata, display_name, show_text
 from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array
 
 if TYPE_CHECKING:
@@ -27,16 +27,12 @@ _LEFT = "text-align:left"
 _BAR = "display:inline-block;height:0.8em;vertical-align:middle;background:rgba(0,114,178,0.7)"
 _TABLE = "border-collapse:collapse;margin:0.4em 0;color:inherit;background:none"
 _CAPTION = "caption-side:top;text-align:left;white-space:nowrap;padding:0.2em 0;color:inherit;opacity:0.75"
-_WRAPPED_EM = 7
-"""Least width of a cell that wraps, where a word in it is that long."""
+_WRAPPED_EM = 7  # Least width of a cell that wraps, where a word in it is that long
 _BREAK = r"(?<=\w[(])(?![)])|(?<=[)])(?=[.])|(?<=[A-Z]_)(?=[A-Z])"
 """Where a call, or a name in capitals, may go on in the next line."""
-_NAME_LEAST = 10
-"""How many characters of a name text has at least."""
-_BAR_EM = 14
-"""Width of the longest bar."""
-NOTE_CHARACTERS = 300
-"""How many characters of a note are shown."""
+_NAME_LEAST = 10  # How many characters of a name text has at least
+_BAR_EM = 14  # Width of the longest bar
+NOTE_CHARACTERS = 300  # How many characters of a note are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,6 +59,7 @@ class Report:
     line: str  # The main figures; text and pages have them behind the title
     tables: tuple[ReportTable, ...] = ()  # The figures
     notes: tuple[str, ...] = ()  # What they mean and what they leave out, one sentence each
+    doubt: str = ""  # What has to be said before all else: that the trace is incomplete, or its times are off
 
 
 class Reported(ABC):
@@ -92,7 +89,7 @@ class Reported(ABC):
 
     def __str__(self) -> str:
         report = self._report()
-        parts = wrap_sentence(f"{report.title} {report.line}")
+        parts = [*(wrap_sentence(report.doubt) if report.doubt else []), *wrap_sentence(f"{report.title} {report.line}")]
         for table in report.tables:
             parts += ["", *text_lines(table)]
         notes = [line for note in report.notes for line in wrap_sentence(note)]
@@ -105,8 +102,9 @@ class Reported(ABC):
         tables = "".join(map(html_of_table, report.tables))
         notes = " ".join(escape(note) for note in report.notes)
         head, _, rest = report.title.partition(" ")
+        doubt = f"<p style='margin:0.4em 0'><b>{escape(report.doubt)}</b></p>" if report.doubt else ""
         return (
-            f"<div class='gpustreamlab-{type(self).__name__.lower()}' style='overflow-x:auto'>"
+            f"<div class='gpustreamlab-{type(self).__name__.lower()}' style='overflow-x:auto'>{doubt}"
             f"<p style='margin:0.4em 0'><b>{escape(head)}</b> {escape(f'{rest} {report.line}'.strip())}</p>{tables}"
             f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p></div>"
         )
@@ -126,6 +124,7 @@ class Answer(Reported):
     """What stands before its line."""
     _simulated: ClassVar[str] = "No hardware stands behind these times."
     """What it means that the device is simulated."""
+    _tells_doubt: ClassVar[bool] = False  # Whether its own line says what speaks against the trace
     _frame: ClassVar[Mapping[str, str | tuple[str, str | Sequence[str]]]]
     """Columns of the data frame: the attribute, and of codes what they point into: a table of the trace, or texts."""
 
@@ -178,7 +177,8 @@ class Answer(Reported):
     def _report(self) -> Report:
         tables = tuple(self._tables()) if len(self) else ()
         notes = (*self._notes(), *simulated_notes(self.metadata, self._simulated))
-        return Report(title=self._title, line=self._line(), tables=tables, notes=notes)
+        doubt = "" if self._tells_doubt else self.metadata.doubt
+        return Report(title=self._title, line=self._line(), tables=tables, notes=notes, doubt=doubt)
 
 
 def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()") -> list[list[str]]:
@@ -289,14 +289,18 @@ def _html_row(table: ReportTable, place: int) -> str:
 
 def device_text(meta: TraceMetadata) -> str:
     """Name the device, and say whether it is real, as far as that is known."""
-    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("from columns", meta.is_from_columns))
+    known = (
+        *(("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("from columns", meta.is_from_columns)),
+        ("as a file says", meta.capture_source == UNNAMED_SOURCE),
+    )
     source = next((word for word, is_so in known if is_so), "measured on hardware")
     return f"{display_name(meta.device_name)} ({source})"
 
 
 def missing_facts(meta: TraceMetadata) -> list[str]:
     """Say what the trace does not hold; empty where nothing is missing."""
-    facts = [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
+    facts = [display_name(meta.doubt.rstrip("."), NOTE_CHARACTERS)] if meta.doubt else []
+    facts += [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
     if meta.capture_note:
         lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
         facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")

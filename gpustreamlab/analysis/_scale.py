@@ -12,11 +12,9 @@ import numpy as np
 
 from gpustreamlab.typing import FloatArray, Int64Array
 
-BIN_PX = 1.5
-"""How wide a bin is at least, in px."""
+BIN_PX = 1.5  # How wide a bin is at least, in px
 
-PICK_SAMPLES = 8
-"""How many spans of a merged item are asked for the longest, which gives it its colour."""
+PICK_SAMPLES = 8  # How many spans of a merged item are asked for the longest, which gives it its colour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,11 +74,9 @@ def _pick_longest(duration_ns: Int64Array, first: Int64Array, last: Int64Array) 
     return pick
 
 
-UNITS = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9), ("min", 60 * 10**9))
-"""Units of time, and how many ns each has."""
+UNITS = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9), ("min", 60 * 10**9))  # Units of time, and how many ns each has
 
-FIRST_MINUTE_NS = 120 * 10**9
-"""From here on times are written in minutes."""
+FIRST_MINUTE_NS = 120 * 10**9  # From here on times are written in minutes
 
 
 def format_ns(duration_ns: float) -> str:

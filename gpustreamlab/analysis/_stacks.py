@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import union_edges
-from gpustreamlab.analysis._calls import thread_lanes
-from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, event_waits
+from gpustreamlab.analysis._calls import open_operations, thread_lanes
+from gpustreamlab.analysis._causes import Found, blocked_ns
+from gpustreamlab.analysis._device_causes import CODES, event_waits
 from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, ordered_by_lane
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from gpustreamlab.analysis._explanation import Finding
 
 _OF_HOST = (Cause.HOST_LATE, Cause.LAUNCH_BOUND)
-LEAST_BOUND_SHARE = 0.5
-"""From which share of its time idle for the host a stream is bound by it."""
-LEAST_BOUND_GAPS = 20
-"""From how many gaps on that is a habit."""
-LEAST_BOUND_NS = 10_000_000
-"""From which time on it is worth telling."""
-LEAST_SAMPLES = 12
-"""Of fewer samples the number is shown, not a share."""
+_BY_CALL = (
+    *(Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL),
+    Cause.PAGEABLE_COPY,
+)
+LEAST_BOUND_SHARE = 0.5  # From which share of its time idle for the host a stream is bound by it
+LEAST_BOUND_GAPS = 20  # From how many gaps on that is a habit
+LEAST_BOUND_NS = 10_000_000  # From which time on it is worth telling
+LEAST_SAMPLES = 12  # Of fewer samples the number is shown, not a share
 _NAME_WIDTH = 40
 _FUNCTION_WIDTH = 80
 
@@ -106,6 +107,7 @@ def functions_text(functions: Sequence[FunctionCount], count: int = 0) -> str:
 def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[Finding]) -> list[Finding]:
     """Add to each finding of a late host the thread, the calls around the gap, and the function in which it stood."""
     findings = list(findings)
+    findings = [with_operation(trace, pieces, finding) for finding in findings]
     if not any(finding.code in _OF_HOST for finding in findings):
         return findings
     launch, lanes_of = pieces.launch, thread_lanes(trace, pieces.launch)
@@ -137,6 +139,26 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
         return replace(result, text=f"{finding.text} {_launch_text(trace, result)}{stood}.")
 
     return [told(finding) for finding in findings]
+
+
+def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
+    """Name the operation in which the thread was: around the call, or for most of the time until the launch."""
+    row, call = finding.row, finding.call_row
+    if finding.code not in (*_OF_HOST, *_BY_CALL):
+        return finding
+    if call >= 0:
+        lane, from_ns, to_ns = trace.lane[[call]].astype(np.int64), trace.start_ns[[call]], trace.end_ns[[call]]
+    else:
+        late = finding.pieces
+        lane = thread_lanes(trace, pieces.launch)(np.array([row]))
+        from_ns, to_ns = late.idle_since_ns[:1], late.launched_ns[:1]
+    found = int(open_operations(trace, lane, from_ns, to_ns)[0])
+    if found < 0:
+        return finding
+    name = trace.names[int(trace.name[found])]
+    inside_ns = int(min(trace.end_ns[found], to_ns[0]) - max(trace.start_ns[found], from_ns[0]))
+    told = f" The host was in {display_name(name, _NAME_WIDTH)} meanwhile ({format_ns(inside_ns)})."
+    return replace(finding, operation=name, text=f"{finding.text}{told}")
 
 
 def find_host_bound(trace: Trace, streams: Iterable[int], pieces: Pieces) -> tuple[HostBound, ...]:

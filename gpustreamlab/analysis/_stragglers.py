@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ALIKE = [SPAN_KINDS.index(kind) for kind in (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.KERNEL)]
-_PREFIX = re.compile(r"((?:rank|file) \d+)(?= )|([^: ]+)(?=:)")
-"""Prefix of names of lanes with their rank, file or engine."""
+_PREFIX = re.compile(r"((?:rank|file) \d+)(?= )|([^: ]+)(?=:)")  # Prefix of names of lanes with their rank, file or engine
 _COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
 _TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
 """Collectives that end on no rank before the last one has begun."""

@@ -186,8 +186,7 @@ def _partition_places(partitions: tuple[Partition, ...]) -> Int64Array:
     return np.array([*(names.index(part.name) for part in partitions), len(names)], np.int64)
 
 
-LISTED_STREAMS = 3
-"""For how many streams that work strayed to it is said what to do."""
+LISTED_STREAMS = 3  # For how many streams that work strayed to it is said what to do
 _NAME_WIDTH = 32
 
 

@@ -28,15 +28,12 @@ from gpustreamlab.analysis._utilization import layout_warnings, size_of, sms_tex
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
 
-WHOLE_SHARE = 0.995
-"""Share of the time from which on kernels count as captured throughout."""
-LISTED_LANES = 20
-"""How many lanes a summary lists."""
+WHOLE_SHARE = 0.995  # Share of the time from which on kernels count as captured throughout
+LISTED_LANES = 20  # How many lanes a summary lists
 MOST_BLOCKS_PER_SM = 32
 """Most blocks that an SM holds at once on any card so far; a grid of more per SM was not sized by the SMs. Source: CUDA C++
 Programming Guide, technical specifications per compute capability."""
-LISTED_GRIDS = 3
-"""How many kernels the advice names: those with most launches."""
+LISTED_GRIDS = 3  # How many kernels the advice names: those with most launches
 _LIBRARY = re.compile(
     r"gemm|gemv|cutlass|cublas|cudnn|cufft|cusparse|cusolver|nvjet|xmma|fmha|flash_|nccl|splitk|winograd|convolve"
     r"|(?:^|_)sm\d\d+_|\b(?:at|c10|cub|thrust|cute|cudf|raft|rmm|ggml)::|^cupy_|^triton_",

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _HOST = SPAN_KINDS.index(SpanKind.HOST)
-TotalsBy = Literal["name", "stream", "partition"]
-"""What `totals` adds up by."""
+TotalsBy = Literal["name", "stream", "partition"]  # What `totals` adds up by
 
 _ABOUT = {
     "name": "All spans of a name are added up: ranges nested in each other and streams overlap, so shares may exceed 100%. "

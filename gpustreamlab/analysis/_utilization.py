@@ -23,7 +23,7 @@ from gpustreamlab.analysis._busy import (
 from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model import Device, Layout, Partition, Trace, display_name
+from gpustreamlab.model import Device, Layout, Partition, SMLimits, Trace, display_name
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -214,11 +214,9 @@ def _is_current(trace: Trace, size: PartitionSize) -> bool:
     return trace.layout is not None and any(layout_size(trace, part, trace.layout) == size for part in trace.layout)
 
 
-LISTED_PARTITIONS = 40
-"""How many partitions are listed."""
+LISTED_PARTITIONS = 40  # How many partitions are listed
 
-WHOLE_CARD = "whole card"
-"""How the place of streams in no partition is called."""
+WHOLE_CARD = "whole card"  # How the place of streams in no partition is called
 
 _NAME_WIDTH = 24
 
@@ -344,9 +342,13 @@ def layout_spells(trace: Trace, first_ns: int, last_ns: int) -> Iterator[tuple[i
         yield begin_ns, last_ns, layout
 
 
+UNKNOWN_LIMITS = SMLimits(blocks=64, threads=2_560, registers=1 << 40, shared_bytes=1 << 40)
+"""Stand for limits that are not known: no SM or compute unit of any card so far holds more blocks or threads."""
+
+
 def blocks_that_fit(trace: Trace) -> Int64Array:
     """Return how many blocks of each kernel fit on an SM at once; where little is known of a launch, more than do."""
-    fit = per_row(trace, [device.sm_limits.blocks for device in trace.devices])
+    fit = per_row(trace, [device.sm_limits.blocks or UNKNOWN_LIMITS.blocks for device in trace.devices])
     for needed, there_are in block_needs(trace):
         fit = np.minimum(fit, there_are // np.maximum(needed, 1))
     blocks: Int64Array = np.maximum(fit, 1)
@@ -359,19 +361,17 @@ def block_needs(trace: Trace) -> list[tuple[Int64Array, Int64Array]]:
     threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
     limits = [device.sm_limits for device in trace.devices]
     return [
-        (threads, per_row(trace, [one.threads for one in limits])),
-        (registers * threads, per_row(trace, [one.registers for one in limits])),
-        (shared_bytes, per_row(trace, [one.shared_bytes for one in limits])),
+        (threads, per_row(trace, [one.threads or UNKNOWN_LIMITS.threads for one in limits])),
+        (registers * threads, per_row(trace, [one.registers or UNKNOWN_LIMITS.registers for one in limits])),
+        (shared_bytes, per_row(trace, [one.shared_bytes or UNKNOWN_LIMITS.shared_bytes for one in limits])),
     ]
 
 
 # How that is said
 
-NAME_LIMIT = 24
-"""How many characters of a partition's name are shown."""
+NAME_LIMIT = 24  # How many characters of a partition's name are shown
 
-LISTED_CHANGES = 4
-"""How many partitions a change of the layout names."""
+LISTED_CHANGES = 4  # How many partitions a change of the layout names
 
 
 def sms_text(granted_sms: int, requested_sms: int) -> str:

@@ -16,8 +16,7 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 OWN_PREFIX = "gpustreamlab_"
 """Prefix of the kernels of this package, those of its clocks and its probe of SMs: no trace has them."""
-PROBE_NAME = f"{OWN_PREFIX}probe"
-"""The kernel by which `PartitionTools.verify` finds where streams run."""
+PROBE_NAME = f"{OWN_PREFIX}probe"  # The kernel by which `PartitionTools.verify` finds where streams run
 
 
 PEER_COPY = "memcpy PtoP"
@@ -118,10 +117,8 @@ class AnnotationBatch(_Batch):
     """Index into `Activities.names`: the range's text, with its domain in front: ``"cudf: join"``."""
 
 
-EVERY_STREAM = -1
-"""Stands in `DependencyBatch.source_stream` for all streams of the source's device."""
-THE_HOST = -1
-"""Stands in `DependencyBatch.target_stream` for the thread that made the call."""
+EVERY_STREAM = -1  # Stands in `DependencyBatch.source_stream` for all streams of the source's device
+THE_HOST = -1  # Stands in `DependencyBatch.target_stream` for the thread that made the call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -160,10 +157,8 @@ class MemoryBatch(_Batch):
     """The bytes; float64."""
 
 
-IS_WRITE, IS_HOST = 1, 2
-"""Bits of `AccessBatch.flags`: the memory was written, else read; it is the host's."""
-CERTAINTY_SHIFT = 2
-"""From this bit on two bits hold the code of the `AccessCertainty`, by its order."""
+IS_WRITE, IS_HOST = 1, 2  # Bits of `AccessBatch.flags`: the memory was written, else read; it is the host's
+CERTAINTY_SHIFT = 2  # From this bit on two bits hold the code of the `AccessCertainty`, by its order
 NODE_SHIFT = 8
 """From this bit on stands the place of a node within its graph and 1; 0 for what is of all work that the call enqueued."""
 take_buffer_number: Callable[[], int] = count(1).__next__

@@ -16,8 +16,7 @@ from gpustreamlab.errors import GraphCaptureError, StreamRefusedError
 from gpustreamlab.model import Capabilities, Capability, SMResource
 from gpustreamlab.typing import Feature
 
-Version = tuple[int, int]
-"""Major and minor number, for example (13, 1)."""
+Version = tuple[int, int]  # Major and minor number, for example (13, 1)
 
 
 class _Need(NamedTuple):

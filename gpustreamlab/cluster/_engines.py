@@ -8,6 +8,7 @@ import pickle
 import sys
 import tempfile
 import traceback
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -179,10 +180,16 @@ class ParallelEngines:
 
     def aside(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:
         """Send it by the control channel, which a thread of its own reads."""
-        client = self._client
+        from jupyter_client.session import msg_header  # comes with ipyparallel
+
+        client, session = self._client, self._client.session
         data = pickle.dumps((function, args))
+        # Two threads that ask `session.msg_id` at once get the same one, and one of them the other's answer, or none for ever:
+        # seen once in a hundred runs. What goes aside comes from threads, so it has a number of its own.
+        header = msg_header(uuid.uuid4().hex, REQUEST, session.username, session.session)
         # The client has no public call for a message of another type; this is the way that its own send_signal goes.
-        message = client._send(client._control_stream, REQUEST, content={}, buffers=[data], ident=key.encode())  # noqa: SLF001
+        control = client._control_stream  # noqa: SLF001
+        message = client._send(control, REQUEST, content={}, buffers=[data], ident=key.encode(), header=header)  # noqa: SLF001
         return _Reply(message)
 
     def close(self) -> None:

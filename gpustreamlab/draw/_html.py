@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
 from html import escape
@@ -12,7 +13,6 @@ from importlib.resources import files
 from os import PathLike
 from typing import IO, Any
 
-from gpustreamlab._util.background import Pool
 from gpustreamlab.analysis import (
     RowTable,
     TraceComparison,
@@ -56,7 +56,7 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     BokehJS, the viewer and the data are compressed; the browser's own `DecompressionStream` (in all since 2023) unpacks them.
     What is compressed is written in letters that can end no script, attribute or comment.
     """
-    with Pool(1) as pool:  # both take long, and numpy works without the interpreter's lock
+    with ThreadPoolExecutor(1) as pool:  # both take long, and numpy works without the interpreter's lock
         why = pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
         picture = plan_picture(trace) if picture is None else picture
         data, spans = page_letters(*page_data(picture, why=why.result()))

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab.analysis import quality
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.model import (
     EDGE_KINDS,
@@ -27,6 +28,7 @@ from gpustreamlab.model import (
     Lane,
     Marker,
     Partition,
+    SMLimits,
     Trace,
     TraceMetadata,
     WorkDetail,
@@ -126,7 +128,9 @@ class Frame:
             counters=self.counters,
         )
         trace = build_trace(data)
-        return self._with_launches(trace) if len(self.flows) else trace
+        trace = self._with_launches(trace) if len(self.flows) else trace
+        doubt = quality(trace).grave
+        return replace(trace, metadata=replace(trace.metadata, doubt=doubt)) if doubt else trace
 
     def _joined(self) -> tuple[Columns, Int32Array]:
         """Return the columns of all parts, in the order of their starts, and which row of the parts each is."""
@@ -220,7 +224,8 @@ class Frame:
 
 def unknown_device(ordinal: int) -> Device:
     """Return a card of which the file says nothing."""
-    return Device(name=f"GPU {ordinal}", ordinal=ordinal, sm_count=0)
+    limits = SMLimits(blocks=0, threads=0, registers=0, shared_bytes=0)
+    return Device(name=f"GPU {ordinal}", ordinal=ordinal, sm_count=0, sm_limits=limits)
 
 
 def by_appearance(codes: NDArray[Any], count: int) -> tuple[Int64Array, Int32Array]:

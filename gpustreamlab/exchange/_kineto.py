@@ -41,7 +41,18 @@ from gpustreamlab.exchange._frame import (
     wait_note,
 )
 from gpustreamlab.exchange._json_events import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
-from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, WorkDetail
+from gpustreamlab.model import (
+    CHROME_BACKEND,
+    KINETO_BACKEND,
+    SPAN_KINDS,
+    UNNAMED_SOURCE,
+    Device,
+    Lane,
+    SMLimits,
+    Trace,
+    WorkDetail,
+    most_blocks,
+)
 from gpustreamlab.recorder import DEPENDENCY_COLUMNS, MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
@@ -66,12 +77,14 @@ _LAST_NUMBER = re.compile(r"(\d{1,18})\s*$")
 _HOST_ROWS = 1_000_000  # Newer files put waits of the host for a stream into rows of this number more than the stream's
 _DEVICE_NUMBERS = ("computeMajor", "computeMinor", "numSms", "totalGlobalMem")
 _SM_NUMBERS = {
-    "threads": "maxThreadsPerMultiprocessor",
-    "registers": "regsPerMultiprocessor",
-    "shared_bytes": "sharedMemPerMultiprocessor",
+    "threads": ("maxThreadsPerMultiprocessor",),
+    "registers": ("regsPerMultiprocessor",),
+    "shared_bytes": ("sharedMemPerMultiprocessor", "maxSharedMemoryPerMultiProcessor"),  # CUDA's and ROCm's
 }
+_STREAM_ROW = re.compile(r"^stream \d+\s*$")  # How PyTorch's profiler names the rows of streams
 _THREAD_NAME = re.compile(r"^thread (\d+) \((.+)\)$")
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
+_ROCM_COPY = re.compile(r"^Copy(Host|Device)To(Host|Device)$")
 _THREADS_GRID = "hipExtModuleLaunchKernel"  # Tells its grid in threads, not in blocks. Source: the HIP API
 _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 
@@ -119,26 +132,27 @@ class _Maker:
         self._ordinals = {key: key[1] if len(paths) == 1 else place for place, key in enumerate(devices)}
         self._devices = {key: self._device(*key) for key in devices}
         self._ranks = self._rank_names()
+        # What others write by hand in the same form says neither which profiler it is of nor how exact it is.
+        self._is_known = any(one.schema is not None or one.devices or one.distributed for one in events.facts)
         is_wait = np.array(["StreamWaitEvent" in name for name in events.names.known] or [False], bool)
         self._wait_calls = int(is_wait[self._calls["name"]].sum())
 
     def trace(self) -> Trace:
         """Return the trace."""
         told, work, calls, ranges = self._told, self._work, self._calls, self._ranges
-        imported, early_ns = self._used(), work["start_ns"]
+        imported = self._used()
         number, threads = self._threads()
         for part, kind in ((ranges, ANNOTATION), (calls, HOST)):
             part["thread"] = number[part["thread"]]
             part["lane"] = part["thread"] + len(self._streams)
             part["kind"] = np.full(len(part["thread"]), kind, np.int8)
         call = add_launches(work, calls)
-        early_ns = work["queued_ns"] - early_ns
         work["lane"] = self._lane_of_stream[work.pop("stream")]
         hides_grid = np.append(calls["name"] == told.names.known.get(_THREADS_GRID, -1), False)[call]
         details = self._describe(work, hides_grid)
         frame = Frame(
-            backend=KINETO_BACKEND,
-            source="PyTorch's profiler",
+            backend=KINETO_BACKEND if self._is_known else CHROME_BACKEND,
+            source="PyTorch's profiler" if self._is_known else UNNAMED_SOURCE,
             path=self._paths[0],
             lanes=self._lanes(threads),
             threads=[name for name, _ in threads],
@@ -150,10 +164,18 @@ class _Maker:
             idle_device=self._device(0, 0),
             is_in_us=told.are_in_us,
             imported=imported,
-            missing=self._missing(call, early_ns),
-            facts={"waits_told": not self._lacks_waits(), "title": self._title()},
+            missing=self._missing(call),
+            facts={
+                "waits_told": not self._lacks_waits(),
+                "title": self._title(),
+                "refused_records": told.refused_count + told.damaged_count,
+                "profiler_ns": told.profiler_ns,
+            },
         )
-        return _with_collectives(frame.trace(), told.collectives)
+        trace = _with_collectives(frame.trace(), told.collectives)
+        if self._is_known:
+            return trace
+        return replace(trace, metadata=replace(trace.metadata, clock_error_ns=0, host_error_ns=0, kernel_error_ns=0))
 
     def _require_rows(self) -> None:
         """Raise `TraceFileError` where nothing can be made of the files, or they cannot be laid beside each other."""
@@ -212,12 +234,12 @@ class _Maker:
     def _lanes(self, threads: Sequence[tuple[str, int]]) -> list[Lane]:
         """Return a lane for each stream, named by what tells it from others, and for each thread."""
         has_contexts = len({key[:3] for key in self._streams}) > len(self._devices)
-        codes, lanes = self._told.streams.known, []
+        codes, lanes, named = self._told.streams.known, [], Counter(self._told.row_names.values())
         for key in self._streams:
             where = self._ranks[key.file] + (f"GPU {key.device} " if len(self._devices) > 1 or self._ranks[0] else "")
             lanes.append(
                 Lane(
-                    name=f"{where}stream {key.stream}{f', context {key.context}' if has_contexts else ''}",
+                    name=self._own_row(key, named) or f"{where}stream {key.stream}{f', context {key.context}' * has_contexts}",
                     device=self._ordinals[key.file, key.device],
                     context=key.context,
                     stream=key.stream,
@@ -227,6 +249,11 @@ class _Maker:
                 )
             )
         return [*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST, process=file) for name, file in threads)]
+
+    def _own_row(self, key: StreamKey, named: Counter[str]) -> str:
+        """Return what a file by hand calls the row of a stream where that is a name of its own."""
+        name = self._told.row_names.get(key, "")
+        return "" if self._is_known or self._ranks[0] or _STREAM_ROW.match(name) or named[name] > 1 else name
 
     def _describe(self, work: Columns, hides_grid: BoolArray) -> tuple[WorkDetail, ...]:
         """Give work its name, kind and detail, by its shape; return all details. Some tell a grid that is none."""
@@ -268,20 +295,27 @@ class _Maker:
     def _device(self, file: int, number: int) -> Device:
         """Return what a file tells of a device."""
         ordinal = self._ordinals.get((file, number), number)
-        all_told = self._told.facts[file].devices
-        for told in all_told if isinstance(all_told, list) else []:
-            if isinstance(told, dict) and told.get("id") == number:
-                major, minor, sms, size = (max(whole_number(told.get(name)), 0) for name in _DEVICE_NUMBERS)
-                limits = {field: found for field, key in _SM_NUMBERS.items() if (found := whole_number(told.get(key))) > 0}
-                return Device(
-                    name=cut_text(str(told.get("name"))),
-                    ordinal=ordinal,
-                    sm_count=sms,
-                    compute_capability=(major, minor),
-                    memory_bytes=size,
-                    sm_limits=SMLimits(**limits),
-                )
-        return unknown_device(ordinal)
+        given = self._told.facts[file].devices
+        cards = [told for told in (given if isinstance(given, list) else []) if isinstance(told, dict)]
+        told = next((told for told in cards if told.get("id") == number), None)
+        if told is None and len({str({**card, "id": 0}) for card in cards}) == 1:
+            told = cards[0]  # records of ROCm number cards in another way; where all cards are alike it is one of them
+        if told is None:
+            return unknown_device(ordinal)
+        major, minor, sms, size = (max(whole_number(told.get(name)), 0) for name in _DEVICE_NUMBERS)
+        limits = {
+            field: next((found for key in keys if (found := whole_number(told.get(key))) > 0), 0)
+            for field, keys in _SM_NUMBERS.items()
+        }
+        is_cuda = "sharedMemPerMultiprocessor" in told
+        return Device(
+            name=cut_text(str(told.get("name"))),
+            ordinal=ordinal,
+            sm_count=sms,
+            compute_capability=(major, minor),
+            memory_bytes=size,
+            sm_limits=SMLimits(**limits, blocks=most_blocks(major, minor) if is_cuda else 0),
+        )
 
     def _title(self) -> str:
         """Say which ranks these are, of how many, and what they talk through."""
@@ -309,7 +343,7 @@ class _Maker:
         told = self._told
         return self._has_pairs and (told.wait_count < self._wait_calls or not told.wait_count or told.unsaid_count > 0)
 
-    def _missing(self, call: Int64Array, early_ns: Int64Array) -> list[str]:
+    def _missing(self, call: Int64Array) -> list[str]:
         """Say what the files do not tell of themselves, of work, its devices, and what it waited for."""
         told = self._told
         facts = [
@@ -321,18 +355,13 @@ class _Maker:
         if self._ranks[0]:
             facts.append("Each file's times are taken as they are: clocks of different hosts differ by an unknown time.")
         facts += launch_note(call)
-        if (early_ns > 0).any():
-            facts.append(
-                f"{int((early_ns > 0).sum()):,} kernels, copies and fills begin before their call, by up to "
-                f"{int(early_ns.max()):,} ns: the clocks of host and device differ."
-            )
         unknown = [f"{self._ranks[file]}GPU {number}" for (file, number), one in self._devices.items() if not one.sm_count]
         facts += [card_note(", ".join(unknown[:MOST_LISTED]) + " and others" * (len(unknown) > MOST_LISTED))] if unknown else []
         row_count = told.wait_count + told.unsaid_count
         if self._has_pairs and told.unsaid_count:
             facts.append(f"{told.unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
         if self._lacks_waits() and (row_count < self._wait_calls or not row_count):
-            advice = "" if row_count else "; the profiler tells it with enable_cuda_sync_events=True"
+            advice = "" if row_count or not self._is_known else "; the profiler tells it with enable_cuda_sync_events=True"
             facts.append(wait_note(row_count, self._wait_calls, advice))
         return facts
 
@@ -348,6 +377,8 @@ def _work_name(full: str, kind: SpanKind) -> str:
         return short_name(full)
     if kind is SpanKind.FILL:
         return "memset"
+    if found := _ROCM_COPY.match(full):
+        return f"memcpy {found[1][0]}to{found[2][0]}"
     found = _COPY.match(full)
     if found is None:
         return full
@@ -414,6 +445,7 @@ class Event(msgspec.Struct, gc=False):
 class Facts(msgspec.Struct):
     """What a file tells of itself."""
 
+    schema: object = msgspec.field(name="schemaVersion", default=None)
     devices: object = msgspec.field(name="deviceProperties", default=None)
     base_ns: object = msgspec.field(name="baseTimeNanoseconds", default=None)
     distributed: object = msgspec.field(name="distributedInfo", default=None)
@@ -476,6 +508,7 @@ class Events:
         self.threads = Codes(self._thread_key)
         self.shapes = Codes(lambda key: Shape(*key))
         self.thread_names: dict[ThreadKey, str] = {}
+        self.row_names: dict[StreamKey, str] = {}  # What rows of streams are called
         self.priorities: dict[int, int] = {}  # By stream
         self.facts: list[Facts] = []  # What each file tells of itself
         self.cuts: list[str] = []  # What is missing of each file; empty where nothing is
@@ -484,6 +517,7 @@ class Events:
         self.left_out: Counter[str] = Counter()
         self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
         self.unsaid_count = 0  # Waits of streams that do not say what for
+        self.profiler_ns = 0  # What the profiler says that it took itself
         self.said_count = 0  # Events that tell nothing which others do not: names, flows, copies of ranges, waits of the host
         # By the correlation of a kernel its communicator, a number that all ranks have alike, and its place in that, from 1; 0
         # where that is not told.
@@ -519,9 +553,14 @@ class Events:
 
     def _set_clock(self, parts: Sequence[Columns]) -> None:
         """Add the file's base to its times, if that makes them those of the wall clock."""
-        first_ns = min((int(part["start_ns"].min()) for part in parts), default=0)
         base_ns = whole_number(self.facts[-1].base_ns)
-        self.are_absolute.append(base_ns + first_ns >= LEAST_WALL_CLOCK_NS)
+        middle_ns = max((int(np.median(part["start_ns"])) for part in parts), default=0)
+        self.are_absolute.append(base_ns + middle_ns >= LEAST_WALL_CLOCK_NS)
+        if self.are_absolute[-1]:
+            for part in parts:  # what lies half a century before the others has no time
+                is_timed = part["start_ns"] >= LEAST_WALL_CLOCK_NS - base_ns
+                self.refused_count += len(is_timed) - int(is_timed.sum())
+                part |= {name: values[is_timed] for name, values in part.items()}
         self.are_in_us = self.are_in_us and not any((part["start_ns"] % 1_000).any() for part in parts)
         if self.are_absolute[-1]:
             for part in parts:
@@ -544,11 +583,16 @@ class Events:
                 self._add_spans(found, role, kind)
             else:
                 self.left_out["without a category" if given is None else str(given)[:40]] += len(found)
+                if given == "overhead":
+                    lasts_ns = all_nanoseconds([event.dur for event in found])
+                    self.profiler_ns += int(lasts_ns[(lasts_ns >= 0) & (lasts_ns < LARGEST_TIME_NS)].sum())
 
     def _add_spans(self, events: list[Event], role: str, kind: SpanKind) -> None:
         """Take those events of which the times make sense."""
         start_ns, lasts_ns = (all_nanoseconds(list(map(get, events))) for get in _TIMES)
         is_good: BoolArray = (start_ns < LARGEST_TIME_NS) & (lasts_ns >= 0) & (start_ns + lasts_ns < LARGEST_TIME_NS)
+        if role == WORK:
+            is_good &= (start_ns != 0) | (lasts_ns != 0)  # CUPTI could not tell when it ran
         if not is_good.all():
             self.refused_count += len(events) - int(is_good.sum())
             events = [event for event, is_kept in zip(events, is_good.tolist(), strict=True) if is_kept]
@@ -593,7 +637,9 @@ class Events:
     def _add_thread_names(self, events: list[Event]) -> None:
         for event in events:
             if event.name == "thread_name" and event.args.name is not None:
-                self.thread_names[self._thread_key(_THREAD(event))] = cut_text(str(event.args.name)).strip()
+                name = cut_text(str(event.args.name)).strip()
+                self.thread_names[self._thread_key(_THREAD(event))] = name
+                self.row_names[self._stream_key((None, 0, None, event.pid, event.tid))] = name
 
     def _correlations(self, events: list[Event]) -> Int64Array:
         """Return the correlations, 0 for none; those of several files are apart."""
@@ -605,11 +651,11 @@ class Events:
 
     def _stream_key(self, told: tuple[Any, ...]) -> StreamKey:
         """Return what tells a stream apart; ROCm tells no context."""
-        device, context, stream, process, thread = told
+        device, context, stream, _, thread = told
         if stream is None:
             stream = _number_of(thread)
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
-        return StreamKey(self._file, max(_number_of(process if device is None else device), 0), context, stream)
+        return StreamKey(self._file, max(_number_of(device), 0), context, stream)
 
 
 def _without_context(key: StreamKey) -> tuple[int, int, int]:

@@ -50,29 +50,31 @@ from gpustreamlab.typing import Int32Array, Int64Array, LaneKind, MarkerKind, Sp
 
 MOST_DETAILS = 65_536  # Most launches that differ in anything; further ones have a name and no detail
 MOST_MARKS = 10_000  # Most marks that are kept; the first count
-NO_STREAM = -1  # Copies that the driver makes by itself, of managed memory, are on none
+NO_STREAM = -1  # Migrations of managed memory, which the driver makes by itself, and page faults are on none
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-_KERNELS, _GRAPHS = f"{_PREFIX}KERNEL", f"{_PREFIX}GRAPH_TRACE"
+_KERNELS, _COPIES, _GRAPHS = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY", f"{_PREFIX}GRAPH_TRACE"
 WORK_TABLES = {
     _KERNELS: SpanKind.KERNEL,
-    f"{_PREFIX}MEMCPY": SpanKind.COPY,
+    _COPIES: SpanKind.COPY,
     f"{_PREFIX}MEMSET": SpanKind.FILL,
     _GRAPHS: SpanKind.KERNEL,
 }
 """What becomes work of a device; of the graphs in the last one nsys did not record the nodes."""
 _CALLS, _NVTX = f"{_PREFIX}RUNTIME", "NVTX_EVENTS"
+_FAULTS, _DIAGNOSTICS, _OVERHEAD = "CUDA_UM_GPU_PAGE_FAULT_EVENTS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD"
+_NVPROF = f"{_PREFIX}CONCURRENT_KERNEL", "StringTable"  # Tables that nvprof writes and nsys does not
 _TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")  # What they tell is in waits of streams and in calls
-_READ = (*WORK_TABLES, _CALLS, _NVTX, *_TELLING)
+_READ = (*WORK_TABLES, _CALLS, _NVTX, *_TELLING, _FAULTS, _DIAGNOSTICS, _OVERHEAD)
 _TIMES = {"start", "timestamp", "rawTimestamp"}  # Columns by which a table is known to hold events
 _FACT_TABLES = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
 
 _WHERE = {"device": "deviceId", "context": "contextId", "green": "greenContextId", "stream": "streamId"}
 _OF_WORK = ("start", "end", "globalPid", *_WHERE.values(), "correlationId", "bytes")
-_NAMED = ("demangledName", "shortName", "copyKind", "srcKind", "dstKind")
+_NAMED = ("demangledName", "shortName", "copyKind", "srcKind", "dstKind", "migrationCause")
 _NUMBERED = (
     *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
-    *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
+    *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "launchType"),
 )
 _OF_TABLE = {
     _KERNELS: (*_NAMED[:2], *_NUMBERED),
@@ -85,6 +87,10 @@ _MOST_X, _MOST_YZ = 1 << 31, 1 << 16
 _LETTERS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
 """Of copies by their kind, from 1; the last three are of managed memory."""
 _FIRST_MANAGED = 11
+_CAUSES = {1: ", asked for", 2: ", page fault", 3: ", prefetch", 4: ", eviction", 5: ", access counters"}
+"""Why managed memory went. Source: CUPTI, ``CUpti_ActivityUnifiedMemoryMigrationCause``."""
+_COOPERATIVE = (2, 3)  # Sorts of launches. Source: CUPTI, ``CUpti_ActivityLaunchType``, from 1 in what nsys exports
+_WARNINGS = (2, 3)  # Severities of diagnostics that tell of a loss. Source: ENUM_DIAGNOSTIC_SEVERITY_LEVEL
 _MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
 """By nsys's number, which is one lower than CUPTI's."""
 
@@ -133,10 +139,7 @@ class _Maker:
         """Return what the report tells."""
         work, calls, ranges = self._work, self._calls, self._ranges
         if not any(len(part["start_ns"]) for part in (work, calls, ranges)):
-            raise TraceFileError(
-                f"{self._name!r} holds no kernels, calls or ranges of Nsight Systems, in {len(self._report.tables):,} tables: "
-                "another program wrote it, or nothing ran. Record with: nsys profile --trace=cuda,nvtx python run.py"
-            )
+            raise self._nothing()
         self._count_rows()
         owners = [
             distinct(part[name] & _PROCESS_MASK)[0] for part, name in ((work, "process"), (ranges, "thread"), (calls, "thread"))
@@ -151,7 +154,9 @@ class _Maker:
         self._wait_count = 0
         dependencies = self._dependencies()
         self._lacks_waits = self._has_pairs and not (
-            len(self._is_wait) and (call >= 0).all() and self._wait_count == np.count_nonzero(self._is_wait)
+            len(self._is_wait)
+            and (call >= 0)[work["kind"] != ANNOTATION].all()
+            and self._wait_count == np.count_nonzero(self._is_wait)
         )
         started = [told.get("utcEpochNs") for told in self._report.facts("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])]
         return Frame(
@@ -174,10 +179,29 @@ class _Maker:
             imported=self._used(),
             missing=self._missing(lanes, call),
             facts={
+                "refused_records": self._refused,
+                "diagnostics": self._diagnostics(),
+                "profiler_ns": self._profiler_ns(),
                 "waits_told": not self._lacks_waits,
                 "pending_spans": self._left_out["ranges that nobody closed"],
                 "dropped_markers": self._left_out["further marks"],
             },
+        )
+
+    def _nothing(self) -> TraceFileError:
+        """Say that a report has nothing of CUDA in it, or is none."""
+        if self._version() or "TARGET_INFO_SYSTEM_ENV" in self._report.tables:
+            what = "is a report of Nsight Systems in which no CUDA was recorded: no kernels, calls or ranges"
+        else:
+            what = f"holds no kernels, calls or ranges of Nsight Systems, in {len(self._report.tables):,} tables: another "
+            what += "program wrote it"
+        return TraceFileError(f"{self._name!r} {what}. Record with: nsys profile --trace=cuda,nvtx python run.py")
+
+    def _diagnostics(self) -> tuple[str, ...]:
+        """Return the warnings and errors that nsys wrote into the report, each once."""
+        told = self._report.facts(_DIAGNOSTICS, ["severity", "text"])
+        return tuple(
+            dict.fromkeys(cut_text(str(one["text"])) for one in told if one.get("severity") in _WARNINGS and one.get("text"))
         )
 
     def _timed(self, rows: Columns) -> Columns:
@@ -189,6 +213,11 @@ class _Maker:
     def _read_work(self) -> Columns:
         """Return all work."""
         tables = {}
+        if _NVPROF[0] in self._report.tables or (_NVPROF[1] in self._report.tables and not self._version()):
+            raise TraceFileError(
+                f"{self._name!r} is a file of nvprof, which is not read. Record again with Nsight Systems, which took its "
+                "place: nsys profile --trace=cuda,nvtx python run.py"
+            )
         for table in WORK_TABLES:
             wanted = (*_OF_WORK, *_OF_TABLE[table], "graphNodeId", "graphId")
             rows = self._timed(self._report.numbers(table, wanted))
@@ -197,7 +226,7 @@ class _Maker:
         used = np.unique(np.concatenate([tables[_KERNELS][name] for name in _NAMED[:2]]))
         self._strings = self._report.strings(used.tolist())
         self._whole_graphs = len(tables[_GRAPHS]["start"])
-        return joined([self._work_of(table, tables.pop(table)) for table in WORK_TABLES])
+        return joined([*(self._work_of(table, tables.pop(table)) for table in WORK_TABLES), self._read_faults()])
 
     def _work_of(self, table: str, rows: Columns) -> Columns:
         """Return the columns of a table's rows; the detail is -1 where they have none."""
@@ -213,10 +242,15 @@ class _Maker:
                 self._details[detail] = len(self._details)
             found.append((self._names[name], self._details.get(detail, -1)))
         name, detail = np.array(found, np.int64).reshape(-1, 2)[sort].T
+        kind = np.full(len(sort), SPAN_KINDS.index(WORK_TABLES[table]), np.int8)
+        if table == _COPIES:
+            is_managed = rows["copyKind"] >= _FIRST_MANAGED
+            kind[is_managed] = ANNOTATION  # no stream does it, so that it is no work of one
+            rows["streamId"] = np.where(is_managed, NO_STREAM, rows["streamId"])
         return {
             "start_ns": rows["start"],
             "end_ns": rows["end"],
-            "kind": np.full(len(sort), SPAN_KINDS.index(WORK_TABLES[table]), np.int8),
+            "kind": kind,
             "size_bytes": or_nought(rows["bytes"], below=LARGEST),
             "process": or_else(rows["globalPid"], 0),
             **{key: or_else(rows[column], NO_STREAM if key == "stream" else 0) for key, column in _WHERE.items()},
@@ -228,7 +262,7 @@ class _Maker:
     def _kernel(self, name: int, short: int, *numbers: int) -> tuple[str, WorkDetail]:
         full = cut_text(self._strings.get(name) or self._strings.get(short) or "unknown kernel", MAX_FULL_NAME)
         grid, block = (_sizes(numbers[at : at + 3]) for at in (0, 3))
-        registers, static, dynamic, graph = numbers[6:]
+        registers, static, dynamic, sort, graph = numbers[6:]
         detail = WorkDetail(
             full_name=full,
             grid=grid,
@@ -237,11 +271,13 @@ class _Maker:
             static_shared_bytes=static,
             dynamic_shared_bytes=dynamic,
             graph=graph,
+            is_cooperative=sort in _COOPERATIVE,
         )
         return short_name(full), detail
 
-    def _copy(self, kind: int, source: int, target: int, graph: int) -> tuple[str, WorkDetail]:
+    def _copy(self, kind: int, source: int, target: int, cause: int, graph: int) -> tuple[str, WorkDetail]:
         name = copy_name(kind, source, target)
+        name = name.replace("(managed)", f"(managed{_CAUSES.get(cause, '')})")
         return name, WorkDetail(full_name=name, graph=graph)
 
     def _fill(self, graph: int) -> tuple[str, WorkDetail]:
@@ -250,6 +286,27 @@ class _Maker:
     def _whole_graph(self, graph: int) -> tuple[str, WorkDetail]:
         # Not `graph`: that is for nodes, which get a row around them.
         return f"graph {graph} (whole)", WorkDetail(full_name=f"CUDA graph {graph}, recorded as a whole")
+
+    def _read_faults(self) -> Columns:
+        """Return page faults of devices, a row for each group of them, beside the migrations that they cause."""
+        rows = self._timed(self._report.numbers(_FAULTS, ("start", "end", "globalPid", "deviceId")))
+        none, count = np.full(len(rows["start"]), NO_STREAM), len(rows["start"])
+        columns = {"size_bytes": none * 0, "context": none * 0, "green": none * 0, "correlation": none * 0}
+        return columns | {
+            "start_ns": rows["start"],
+            "end_ns": rows["end"],
+            "kind": np.full(count, ANNOTATION, np.int8),
+            "process": or_else(rows["globalPid"], 0),
+            "device": or_nought(rows["deviceId"]),
+            "stream": none,
+            "name": np.full(count, self._names["GPU page faults"] if count else 0, np.int64),
+            "detail": none,
+        }
+
+    def _profiler_ns(self) -> int:
+        """Return how long nsys itself took, in ns."""
+        rows = self._timed(self._report.numbers(_OVERHEAD, ("start", "end")))
+        return int((rows["end"] - rows["start"]).sum())
 
     def _read_calls(self) -> tuple[Columns, Int64Array]:
         """Return all calls, of the runtime and of the driver, and whether each makes a stream wait for an event."""
@@ -326,7 +383,8 @@ class _Maker:
             keys.append((code, Place(pid, device, context, places.green_of(pid, context, green), stream)))
         self._streams = sorted(set(keys))
         number_of = {key: number for number, key in enumerate(self._streams)}
-        self._has_pairs = any(count > 1 for count in Counter(code for code, _ in self._streams).values())
+        own = Counter(code for code, place in self._streams if place.stream != NO_STREAM)
+        self._has_pairs = any(count > 1 for count in own.values())
         some = [place for _, place in self._streams]
         gpus = [places.gpu_of(place.process, place.device) for place in some]
         devices = {gpu: places.device(gpu) for gpu in gpus}
@@ -353,7 +411,7 @@ class _Maker:
                     sm_count=partition.granted_sms if partition else 0 if green else devices[gpu].sm_count,
                     priority=priority,
                     is_blocking=is_blocking,
-                    outside=is_null,
+                    outside=is_null or place.stream == NO_STREAM,
                     process=max(code, 0),
                 )
             )
@@ -431,7 +489,7 @@ class _Maker:
 
     def _missing(self, lanes: Sequence[Lane], call: Int64Array) -> list[str]:
         """Say what the report does not tell."""
-        said = launch_note(call, why=": the report was cut, or begins in the middle")
+        said = launch_note(call[self._work["kind"] != ANNOTATION], why=": the report was cut, or begins in the middle")
         cards = sorted({lane.device for lane in lanes if not self._places.device(lane.device).sm_count})
         if cards:
             said.append(card_note(", ".join(f"GPU {card}" for card in cards)))

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import REPORT_SUFFIXES, is_nsys_folder
-from gpustreamlab.model import Device, Partition, SMLimits
+from gpustreamlab.model import Device, Partition, SMLimits, most_blocks
 from gpustreamlab.recorder import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -51,6 +51,7 @@ _GPU_COLUMNS = {
     "blocks": "maxBlocksPerSm",
     "warps": "maxWarpsPerSm",
     "warp": "threadsPerWarp",
+    "engines": "asyncEngines",
 }
 _MASK_WORD = re.compile(r"0x[0-9a-fA-F]{1,8}")
 
@@ -210,7 +211,8 @@ class _Folder(Report):
 def timed(rows: Columns) -> Columns:
     """Return the rows whose times make sense."""
     start_ns, end_ns = rows["start"], rows["end"]
-    return chosen(rows, (start_ns > -LARGEST) & (end_ns < LARGEST) & (start_ns <= end_ns))
+    is_timed = (start_ns != 0) | (end_ns != 0)  # CUPTI could not tell when it ran
+    return chosen(rows, (start_ns > -LARGEST) & (end_ns < LARGEST) & (start_ns <= end_ns) & is_timed)
 
 
 def chosen(rows: Columns, which: BoolArray) -> Columns:
@@ -340,13 +342,15 @@ class Places:
         found = {key: told.get(name, 0) for key, name in _GPU_COLUMNS.items()}
         of = {key: max(_whole(found, key), 0) for key in found}
         limits = {name: of[name] for name in ("blocks", "registers", "shared_bytes")} | {"threads": of["warps"] * of["warp"]}
+        limits["blocks"] = limits["blocks"] or (most_blocks(of["major"], of["minor"]) if of["major"] else 0)
         return Device(
             name=cut_text(str(found["name"] or f"GPU {gpu}")),
             ordinal=gpu,
             sm_count=min(of["sms"], _MOST_SMS),
             compute_capability=(of["major"], of["minor"]),
             memory_bytes=of["memory"],
-            sm_limits=SMLimits(**{name: number for name, number in limits.items() if 0 < number < 1 << 40}),
+            copy_engines=of["engines"] or None,
+            sm_limits=SMLimits(**{name: number if number < 1 << 40 else 0 for name, number in limits.items()}),
         )
 
     def green_of(self, process: int, context: int, told: int) -> int:

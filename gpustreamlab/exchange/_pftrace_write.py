@@ -37,8 +37,7 @@ from gpustreamlab.typing import Int64Array, LaneKind
 SUFFIXES = (".pftrace", ".pftrace.gz")
 LAST_NS = (1 << 62) - 1  # The latest time in a file: of 2116
 _SEQUENCE = 1
-_BOOTTIME, _CLOCK = 6, 64
-"""Numbers of clocks: the one of the file, and that of the sequence."""
+_BOOTTIME, _CLOCK = 6, 64  # Numbers of clocks: the one of the file, and that of the sequence
 _BLOCK_PACKETS = 4_096  # Packets that are written at once
 _PACKED_LEVEL = 6
 _NUMBERS = {"correlation": "correlation", "size_bytes": "size_bytes", "queued_ns": "queued_before_ns"}

@@ -12,8 +12,7 @@ from gpustreamlab.analysis import FoundHazard, Hazard, HazardSearch, HazardSide,
 from gpustreamlab.backends import Step, StepKind
 from gpustreamlab.typing import AccessCertainty
 
-KEPT_EVENTS = 65_536
-"""Events of which it is known what they stand for; the oldest make room."""
+KEPT_EVENTS = 65_536  # Events of which it is known what they stand for; the oldest make room
 _LEGACY = 0
 
 

@@ -19,8 +19,7 @@ from gpustreamlab.model import MAX_NAME_LENGTH
 __all__ = ["Guard", "GuardedUse"]
 
 
-WAIT_S = 0.000_2
-"""How often a thread that waits for a guard looks again."""
+WAIT_S = 0.000_2  # How often a thread that waits for a guard looks again
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -25,14 +25,11 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SWEPT_OWNERS = 1_024
-"""Owners of memory in use that a sweep looks at: a millisecond."""
-CHECKED_OWNERS = 64
-"""Owners that a call looks at in passing."""
+SWEPT_OWNERS = 1_024  # Owners of memory in use that a sweep looks at: a millisecond
+CHECKED_OWNERS = 64  # Owners that a call looks at in passing
 
 
-KeptStream: TypeAlias = Any
-"""A `gpustreamlab.streams.stream.Stream`, which is above this room."""
+KeptStream: TypeAlias = Any  # A `gpustreamlab.streams.stream.Stream`, which is above this room
 LaneSelection: TypeAlias = Any
 """A `gpustreamlab.streams.selection.Selection`: it has the stream as ``stream``, and selects it for a ``with`` block."""
 HoldWatch: TypeAlias = Any
@@ -330,8 +327,7 @@ def _made_later(call: object, name: str) -> str:
     )
 
 
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
-"""Arguments of a call that own no device memory."""
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type)  # Arguments of a call that own no device memory
 
 
 def _worth_keeping(objects: Iterable[object]) -> tuple[object, ...]:

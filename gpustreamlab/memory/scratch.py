@@ -30,10 +30,8 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.lifetimes import KeptStream
 
-ALIGNMENT_BYTES = 512
-"""Addresses and sizes of blocks are multiples of it."""
-MAX_BYTES = 1 << 63
-"""What is no size any more."""
+ALIGNMENT_BYTES = 512  # Addresses and sizes of blocks are multiples of it
+MAX_BYTES = 1 << 63  # What is no size any more
 
 
 class _NoInterfaceError(NotSimulatedError, AttributeError):

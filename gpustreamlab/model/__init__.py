@@ -22,6 +22,7 @@ from gpustreamlab.model._device import (
     PERFETTO_BACKEND,
     PREDICTED,
     SCHEMA_VERSION,
+    UNNAMED_SOURCE,
     Capabilities,
     Capability,
     ClockJump,
@@ -35,6 +36,7 @@ from gpustreamlab.model._device import (
     TraceMetadata,
     interpolate,
     is_tools_name,
+    most_blocks,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
 from gpustreamlab.model._file import (
@@ -77,6 +79,7 @@ __all__ = [
     "PREDICTED",
     "SCHEMA_VERSION",
     "SPAN_KINDS",
+    "UNNAMED_SOURCE",
     "Accesses",
     "Ahead",
     "Capabilities",
@@ -110,6 +113,7 @@ __all__ = [
     "is_tools_name",
     "join_metadata",
     "merge",
+    "most_blocks",
     "parquet_bytes",
     "parquet_trace",
     "read_page",

@@ -164,6 +164,8 @@ class WorkDetail(Checked):
     """What this part of the graph is called, as who captured it said; empty where nobody did."""
     channel: Whole = -1
     """The hardware queue that a kernel came through, as CUPTI numbers them; -1 where unknown."""
+    is_cooperative: bool = False
+    """Whether all its blocks have to be on the SMs at once, as of a cooperative launch."""
 
     @property
     def grid_blocks(self) -> int:

@@ -25,8 +25,9 @@ def is_tools_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMLimits(Checked):
-    """Most that one SM holds at once. The defaults are the most that any SM of compute capability 9.0 to 12.x holds.
+    """Most that one SM holds at once; 0 where unknown, which limits nothing.
 
+    The defaults are the most that any SM of compute capability 9.0 to 12.x holds: they are no card's that a file names.
     Source: CUDA C++ Programming Guide, "Compute Capabilities".
     """
 
@@ -38,6 +39,14 @@ class SMLimits(Checked):
     """Registers of 32 bits."""
     shared_bytes: Count = 228 << 10
     """Shared memory in bytes."""
+
+
+_MOST_BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}
+
+
+def most_blocks(major: int, minor: int) -> int:
+    """Return how many blocks an SM of a card of CUDA holds at most; source as of `SMLimits`."""
+    return _MOST_BLOCKS.get((major, minor), 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,8 @@ class Device(Told):
     """What all SMs together may draw from its memory, in bytes a second; None where unknown."""
     h2d_bytes_per_s: Count | None = None
     """How fast it copies from page-locked memory of the host, in bytes a second; None where unknown, see `copy_rates`."""
+    copy_engines: Count | None = None
+    """Number of its copy engines: with one, copies both ways share it; None where unknown, see `share_engine`."""
     d2h_bytes_per_s: Count | None = None
     """How fast it copies into page-locked memory of the host, in bytes a second; None where unknown, see `copy_rates`."""
     driver_version: str = ""
@@ -88,6 +99,11 @@ class Device(Told):
         rest = resource.remainder_sms
         joined = {rest, *(size + rest for size in groups)} if resource.remainder_joins else {rest}
         return tuple(sorted({self.sm_count, *groups, *(size for size in joined if rest)} - {0}))
+
+    @property
+    def share_engine(self) -> bool:
+        """Whether copies to the device and from it share one engine; where that is unknown they are taken to have two."""
+        return self.copy_engines == 1
 
     @property
     def label(self) -> str:
@@ -332,6 +348,8 @@ def interpolate(at_ns: Int64Array, values: Int64Array, times_ns: Int64Array) -> 
 COLUMNS_BACKEND = "columns"
 """Name of the backend of traces that were made of plain columns: how those were measured is not known."""
 
+UNNAMED_SOURCE = "a program that the file does not name"
+"""What recorded a trace where its file does not tell: nor whether its times were measured."""
 KINETO_BACKEND = "kineto"  # Name of the backend of traces that were read from files of PyTorch's profiler
 NSYS_BACKEND = "nsys"  # Likewise, of Nsight Systems
 CHROME_BACKEND = "chrome"  # Likewise, of JSON in Chrome's trace event format that none of those wrote
@@ -394,6 +412,14 @@ class TraceMetadata(Told):
     """Numbers of events of another tool's file that were used, left out and refused, in words; empty for a trace of our own."""
     missing: tuple[str, ...] = ()
     """Sentences on what another tool's file lacks, and answers therefore too, with what to type."""
+    refused_records: Count = 0
+    """Records of another tool's file that were left out, as their times make no sense."""
+    diagnostics: tuple[str, ...] = ()
+    """Warnings and errors that another tool wrote into its file."""
+    profiler_ns: Count = 0
+    """Time that another tool's own records say that it took itself, in ns."""
+    doubt: str = ""
+    """What says that another tool's file is incomplete, or its times are off, in a sentence; see `Trace.quality`."""
     waits_told: bool = True
     """Whether waits of streams for events are in the trace; False where another tool's file lacks some."""
     part_of_spans: Count = 0

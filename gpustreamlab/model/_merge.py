@@ -19,7 +19,7 @@ from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 SAME_CALL_NS = 100_000  # Two records of one call differ by no more than this, by two clocks
 _HOST = SPAN_KINDS.index(SpanKind.HOST)
 _WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
-_ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work")
+_ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work", "refused_records")
 
 
 Ahead: TypeAlias = int | tuple[Int64Array, Int64Array]
@@ -34,47 +34,7 @@ def merge(
     error_ns: int | None = None,
     processes: Sequence[int] | None = None,
 ) -> _T:
-    """Return several traces as one, with the zero of the first.
-
-    How far their clocks are apart tells the first of these that is known: `ahead_ns`; `clocks`; each trace's own
-    ``metadata.clock_offset``, which is saved with it; the wall clock, if one machine recorded all of them.
-
-    Parameters
-    ----------
-    traces
-        One or more, of one process or of several; those of one device and process share its streams' lanes.
-    clocks
-        How the clock of each was compared with one reference: a `Clocks`, or a `ClockOffset` for each.
-    ahead_ns
-        What to add to the times of each so that they are on the clock of the first, in ns; where that changed in time, a pair
-        of arrays of shape (n,) tells what it was when, by the trace's own clock.
-    error_ns
-        Bound on the error of that, in ns; None where it is not known.
-    processes
-        Which process recorded each: 0, 1, 2, ... None for what their lanes say, which is 0 for what a session of its own saved.
-
-    Raises
-    ------
-    OptionError
-        If there is none, or not one number, or offset, for each.
-    TraceError
-        If it is not known how far their clocks are apart, or two of them have work of one stream at once.
-
-    Notes
-    -----
-    ``metadata.clock_error_ns`` bounds the error of the distance between two times: what each trace says, and the two largest
-    errors of placing one, for `clocks` those at any of its times. What a jump of a clock leaves in doubt is not in it; that is
-    told in ``metadata.missing``. Wall clocks of two machines may be apart by milliseconds (NTP) or by anything, and nothing in
-    the traces tells; that of one machine is exact, unless it was set between the beginnings of two traces.
-
-    Examples
-    --------
-    >>> one, two = (Trace.from_columns(start_ns=[0], end_ns=[9], stream=["work"], sm_count=4) for _ in range(2))
-    >>> second = replace(two, lanes=(replace(two.lanes[0], device=1),))
-    >>> both = merge([one, second], ahead_ns=[0, 5], error_ns=1)
-    >>> both.start_ns.tolist(), [lane.name for lane in both.lanes], len(both.devices)
-    ([0, 5], ['gpu0:work', 'gpu1:work'], 2)
-    """
+    """Return several traces as one, with the zero of the first; see `gpustreamlab.merge`."""
     if processes is not None:
         if len(processes) != len(traces):
             raise OptionError("processes takes one number for each trace: gsl.merge([first, second], processes=[0, 1]).")
@@ -248,7 +208,10 @@ def _by_wall_clock(traces: Sequence[Trace]) -> _Placing:
     told = [trace.metadata for trace in traces]
     zeros = [meta.epoch_unix_ns for meta in told]
     if all(meta.simulated for meta in told):
-        return _Placing([zero - zeros[0] for zero in zeros])
+        raise TraceError(
+            "The traces are of simulated runs, and the time of each begins at 0: nothing says which of their work ran at once. "
+            "Of one run say so, else how far each is ahead of the first, in ns: gsl.merge(traces, ahead_ns=[0, 0])."
+        )
     hosts = {meta.host for meta in told}
     if not all(zeros) or len(hosts) > 1 or "" in hosts:
         unknown = next((place for place, meta in enumerate(told) if not (meta.epoch_unix_ns and meta.host)), None)
@@ -406,6 +369,8 @@ def join_metadata(
         capture_windows=tuple(windows),
         host=told[0].host if len({meta.host for meta in told}) == 1 else "",
         title=next((meta.title for meta in told if meta.title), ""),
+        diagnostics=tuple(dict.fromkeys(chain.from_iterable(meta.diagnostics for meta in told))),
+        doubt=" ".join(dict.fromkeys(meta.doubt for meta in told if meta.doubt)),
         **{name: max(getattr(meta, name) for meta in told) for name in ("range_error_ns", "kernel_error_ns", "host_error_ns")},
         **{name: sum(getattr(meta, name) for meta in told) for name in _ADDED},
     )

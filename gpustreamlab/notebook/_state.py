@@ -12,8 +12,7 @@ from gpustreamlab.errors import GPUStreamLabError, PartitionError
 from gpustreamlab.model import Device, Layout, Verification, WorkqueueOptions, check_name
 from gpustreamlab.typing import Rounding
 
-MAX_NAME_TYPED, MAX_REQUEST_TYPED = 200, 40
-"""Characters that are kept of what was typed into the two fields of a partition."""
+MAX_NAME_TYPED, MAX_REQUEST_TYPED = 200, 40  # Characters that are kept of what was typed into the two fields of a partition
 
 _ARGUMENTS = frozenset({"round", "strict", "workqueue", "renamed"})
 """Names that ``lab.partition`` takes for something else: partitions called so are given in a mapping."""

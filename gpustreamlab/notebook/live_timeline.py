@@ -261,8 +261,13 @@ class LiveTimeline(Timeline):
         return why_tables(trace, _zero_ns(trace), _numbers(trace))
 
     def finish(self) -> None:
-        """Send the rest, and make every output a picture that stays. Idempotent; what fails is logged."""
+        """Send the rest, and make every output a picture that stays. Idempotent; what fails is logged.
+
+        Where the interpreter ends, nothing is sent: nobody listens, and ipykernel mixes messages of several threads then.
+        """
         self._updater.stop()
+        if not threading.main_thread().is_alive():
+            return
         for step in (self._refresh_whole, self._freeze, self._leave_pictures):
             try:
                 step()

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 MAX_BLOCK_THREADS = 1_024
 """Most threads of a block. Source: CUDA C++ Programming Guide, technical specifications per compute capability."""
-MAX_THREAD_REGISTERS = 255
-"""Most registers of a thread. Source: as above."""
+MAX_THREAD_REGISTERS = 255  # Most registers of a thread. Source: as above
 RESERVED_SHARED_BYTES = 1 << 10
 """Shared memory of an SM that a block cannot have: the system keeps it. Source: as above, compute capability 8.0 and newer."""
 
@@ -67,14 +66,11 @@ def plain_shape(blocks_per_sm: int, limits: SMLimits) -> BlockShape:
     return BlockShape(threads=threads, registers=min(MAX_THREAD_REGISTERS, limits.registers // (threads * blocks_per_sm)))
 
 
-STREAMING = BlockShape(threads=128, registers=32)
-"""Of element-wise work: 16 on an SM."""
+STREAMING = BlockShape(threads=128, registers=32)  # Of element-wise work: 16 on an SM
 LARGE_TILE = BlockShape(threads=384, registers=168, shared_bytes=227 << 10)
 """Of a matrix product in large tiles: an SM each, as kernels of Hopper have them that load and multiply in groups of warps."""
-SMALL_TILE = BlockShape(threads=128, registers=64, shared_bytes=16 << 10)
-"""Of a matrix product in small tiles: 8 on an SM."""
-SPIN = BlockShape(threads=32, registers=16)
-"""Of a kernel that waits, as on a GPU: 32 on an SM."""
+SMALL_TILE = BlockShape(threads=128, registers=64, shared_bytes=16 << 10)  # Of a matrix product in small tiles: 8 on an SM
+SPIN = BlockShape(threads=32, registers=16)  # Of a kernel that waits, as on a GPU: 32 on an SM
 SPIN_CARD = BlockShape(threads=32, registers=16, shared_bytes=227 << 10)
 """Of one that takes an SM for each block, by its shared memory, as on a GPU."""
 

@@ -186,8 +186,7 @@ class SlotPool:
 
 
 _WAKE, _BOUNDARY, _COPY_END = 0, 1, 2
-SHIELDED_STEPS = 512
-"""Instants that are simulated before an interrupt is let through: some milliseconds of real time."""
+SHIELDED_STEPS = 512  # Instants that are simulated before an interrupt is let through: some milliseconds of real time
 _TINY = 1e-3  # ns; due times are rounded up to whole ns, but not for a rounding error of the progress
 _STALE_ENTRIES = 4_096  # entries of the heap that may be out of date before it is cleaned
 

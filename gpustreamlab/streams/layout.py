@@ -145,8 +145,7 @@ class _Move(NamedTuple):
     wanted: str | None  # the partition that the stream wants to be in from then on
 
 
-DRAIN_ROUNDS = 100
-"""How often streams that move are waited for, while others go on giving them work."""
+DRAIN_ROUNDS = 100  # How often streams that move are waited for, while others go on giving them work
 
 
 class Partitions:

@@ -45,8 +45,7 @@ from gpustreamlab.workloads import spin, spin_card
 OpenSession: TypeAlias = Callable[..., Session]
 ContractCheck: TypeAlias = Callable[[OpenSession], None]
 
-SPIN_NS = 2_000_000
-"""Long against a launch, so that what is enqueued behind it finds it running."""
+SPIN_NS = 2_000_000  # Long against a launch, so that what is enqueued behind it finds it running
 
 
 def checks_in(module: dict[str, Any]) -> tuple[ContractCheck, ...]:
@@ -350,8 +349,7 @@ def card_filling_kernels_take_turns(open_session: OpenSession) -> None:
         assert (np.diff(ends_ns) >= SPIN_NS * 0.9).all()
 
 
-CONTRACT_CHECKS: tuple[ContractCheck, ...] = checks_in(globals())
-"""Every check, to run one by one."""
+CONTRACT_CHECKS: tuple[ContractCheck, ...] = checks_in(globals())  # Every check, to run one by one
 
 
 class _Lender:

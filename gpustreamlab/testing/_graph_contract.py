@@ -214,8 +214,7 @@ def kernels_of_a_launch_are_told_by_its_parts(open_session: OpenSession) -> None
         graph.close()
 
 
-GRAPH_CHECKS: tuple[ContractCheck, ...] = checks_in(globals())
-"""Every check, to run one by one."""
+GRAPH_CHECKS: tuple[ContractCheck, ...] = checks_in(globals())  # Every check, to run one by one
 
 
 class _Thing:

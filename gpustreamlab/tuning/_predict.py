@@ -168,8 +168,7 @@ class _Asked(NamedTuple):
     priority: Mapping[str, int]
 
 
-MOVING = (Change.MORE_STREAMS, Change.ONE_STREAM)
-"""Changes that give work other streams."""
+MOVING = (Change.MORE_STREAMS, Change.ONE_STREAM)  # Changes that give work other streams
 
 
 def _changes_of(given: Change | str | Iterable[Change | str]) -> tuple[Change, ...]:
@@ -311,8 +310,7 @@ def _lanes_of(trace: Trace, program: Program) -> tuple[Lane, ...]:
     return (*trace.lanes, *new)
 
 
-FIRST_NEW_STREAM = 1 << 20
-"""Number of the first stream that only a prediction has."""
+FIRST_NEW_STREAM = 1 << 20  # Number of the first stream that only a prediction has
 
 
 def _own_lanes(trace: Trace, work: Pieces) -> tuple[Lane, ...]:

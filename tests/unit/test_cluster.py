@@ -789,15 +789,24 @@ def until(told, limit_s=100):
 
 
 @contextmanager
-def on_dask():
+def on_dask(_patch):
     with Cluster(workers=2, backend="sim") as lab:
         yield lab
 
 
 @contextmanager
-def on_ipyparallel():
+def on_ipyparallel(patch):
     import ipyparallel
+    from jupyter_client.session import Session as Messages
 
+    def late_number(messages):
+        """Let another thread in between reading the number and counting it up, as happens now and then."""
+        number = messages.message_count
+        time.sleep(0.003)
+        messages.message_count = number + 1
+        return f"{messages.session}_{number}"
+
+    patch.setattr(Messages, "msg_id", property(late_number))
     cluster = ipyparallel.Cluster(n=2, log_level=50)
     with cluster.start_and_connect_sync() as client:
         client.wait_for_engines(2, timeout=60)
@@ -876,7 +885,7 @@ def die(lab, flag):
 def test_two_engines(start, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", os.getcwd())  # noqa: PTH109
     monkeypatch.setattr(_cluster, "STOP_S", 60)  # on a slow machine it takes long until a cell has stopped
-    with start() as lab:
+    with start(monkeypatch) as lab:
         assert lab.names == ("0", "1")
         lab.partition(left=32, right="rest")
         assert dict(lab.run(steps, on="1")) == {"1": True}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab._util.background import Pool, Updater, check_refresh_hz
+from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
 from gpustreamlab.draw import plan_picture
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
@@ -578,13 +578,3 @@ def test_a_live_page_is_told_of_a_race_once_and_not_of_what_was_forgotten():
         lab.clear()
         view.find(is_last=True)
         assert page.found == {}
-
-
-@pytest.mark.parametrize("is_ending", [False, True])
-def test_a_pool_computes_also_as_the_interpreter_ends(monkeypatch, is_ending):
-    monkeypatch.setattr("concurrent.futures.thread._shutdown", is_ending)  # set before functions of atexit run
-    with Pool(1) as pool:
-        threads = list(pool.map(lambda _: threading.current_thread(), range(2)))
-        failed = pool.submit(lambda: 1 // 0)
-    assert [thread is threading.main_thread() for thread in threads] == [is_ending] * 2
-    assert isinstance(failed.exception(), ZeroDivisionError)

@@ -442,6 +442,7 @@ class CudaBackend:
             compute_capability=(facts["major"], facts["minor"]),
             memory_bytes=facts["totalGlobalMem"],
             memory_bytes_per_s=memory_rate or None,
+            copy_engines=facts.get("asyncEngineCount") or None,
             driver_version=f"{major}.{minor}",
             sm_limits=SMLimits(
                 blocks=attributes["MaxBlocksPerMultiprocessor"],

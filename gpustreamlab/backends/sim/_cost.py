@@ -510,8 +510,7 @@ HOST = _names(
 )
 """Functions that work on the host: device arrays are copied there first, and arrays that they return to the device."""
 
-CONSTANTS = _names("pi e inf nan newaxis euler_gamma s_ index_exp exceptions")
-"""Constants that NumPy and CuPy share."""
+CONSTANTS = _names("pi e inf nan newaxis euler_gamma s_ index_exp exceptions")  # Constants that NumPy and CuPy share
 
 _ADVICE: tuple[tuple[str, str], ...] = (
     (
@@ -566,17 +565,14 @@ RULES: dict[str, Rule] = _derive_rules()
 METHODS = frozenset(name for name in dir(np.ndarray) if name in RULES and callable(getattr(np.ndarray, name))) - {"resize"}
 """Methods of device arrays that are modelled as the function of the same name."""
 
-WRITING_METHODS = _names("fill sort put partition")
-"""Methods that write their own array and return nothing."""
+WRITING_METHODS = _names("fill sort put partition")  # Methods that write their own array and return nothing
 
 WRITING_SOME = _names("put place putmask put_along_axis fill_diagonal")
 """Functions and methods that write only some elements, and it is not known which."""
 
-WRITING = WRITING_SOME | _names("copyto random.shuffle")
-"""Functions that write their first array and return nothing."""
+WRITING = WRITING_SOME | _names("copyto random.shuffle")  # Functions that write their first array and return nothing
 
-CHOOSING = _names("take take_along_axis")
-"""Functions that read only some elements of their first array."""
+CHOOSING = _names("take take_along_axis")  # Functions that read only some elements of their first array
 
 
 def rule_of(name: str) -> Rule:

@@ -531,8 +531,7 @@ def _refuse_event(event: object) -> InvalidHandleError:
     )
 
 
-_drivers: WeakSet[SimDriver] = WeakSet()
-"""All of this process."""
+_drivers: WeakSet[SimDriver] = WeakSet()  # All of this process
 
 
 def _leave_to_the_parent() -> None:

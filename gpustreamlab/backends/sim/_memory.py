@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from gpustreamlab.backends.sim._stream import NodeWork
 
 
-BLOCK_BYTES = 512
-"""Sizes are rounded up to it. Source: CuPy's memory pool."""
+BLOCK_BYTES = 512  # Sizes are rounded up to it. Source: CuPy's memory pool
 
 
 class Pages(np.ndarray[Any, np.dtype[Any]]):
@@ -301,12 +300,9 @@ def _address_of(values: NDArray[Any]) -> int:
     return int(values.__array_interface__["data"][0])
 
 
-FIRST_ADDRESS = 0x7000_0000_0000
-"""Where blocks begin."""
-PAGE_BYTES = 1 << 21
-"""Blocks are this far apart at least, as a driver's are."""
-ASYNC_USED = "async_used_bytes"
-"""Counter of what was allocated in stream order, as CUPTI tells of it."""
+FIRST_ADDRESS = 0x7000_0000_0000  # Where blocks begin
+PAGE_BYTES = 1 << 21  # Blocks are this far apart at least, as a driver's are
+ASYNC_USED = "async_used_bytes"  # Counter of what was allocated in stream order, as CUPTI tells of it
 
 
 @dataclass(slots=True)

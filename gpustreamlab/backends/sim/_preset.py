@@ -211,8 +211,7 @@ H200 = DevicePreset(
 H200_CUDA13_1 = replace(H200, driver_version="13.1")
 """The same card with a driver that has structured splits and work queues. An assumption: none was at hand."""
 
-H200_CUDA12_2 = replace(H200, driver_version="12.2")
-"""The same card with a driver that is too old for green contexts."""
+H200_CUDA12_2 = replace(H200, driver_version="12.2")  # The same card with a driver that is too old for green contexts
 
 LAPTOP = DevicePreset(
     name="laptop GPU",

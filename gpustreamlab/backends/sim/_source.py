@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
     from gpustreamlab.backends.sim._memory import Extent
 
-KEPT_RECORDS = 1_000_000
-"""Records that wait to be drained, at most; newer ones are dropped and counted."""
+KEPT_RECORDS = 1_000_000  # Records that wait to be drained, at most; newer ones are dropped and counted
 
 B = TypeVar("B", WorkBatch, CallBatch, DependencyBatch, MemoryBatch)
 _KIND_CODES = {kind: code for code, kind in enumerate(SPAN_KINDS)}

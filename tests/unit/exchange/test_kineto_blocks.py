@@ -149,9 +149,9 @@ def test_too_large_an_event_is_damaged(tmp_path, monkeypatch):
 def test_work_that_begins_before_its_call_is_said(tmp_path):
     events = [*launched(5, 9, 8, stream=7, correlation=1), *launched(40, 9, 20, stream=7, correlation=2)]
     trace = gsl.load_trace(write(tmp_path / "run.json", kineto(events)))
-    assert trace.metadata.missing == (
-        "1 kernels, copies and fills begin before their call, by up to 3,000 ns: the clocks of host and device differ.",
-    )
+    (doubt,) = trace.quality().doubts
+    assert (doubt.check, doubt.record_count, doubt.of, doubt.worst_ns) == ("clocks", 1, 2, 3_000)
+    assert trace.metadata.doubt == doubt.text
 
 
 def test_newest_rows_of_waits_and_events_are_no_work(tmp_path):

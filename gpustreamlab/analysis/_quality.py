@@ -1,0 +1,230 @@
+"""Whether a trace can be trusted: what is missing of it, and which of its times contradict each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import is_work, require_trace
+from gpustreamlab.analysis._calls import lasted_ns, named_calls
+from gpustreamlab.analysis._report import Answer, ReportTable
+from gpustreamlab.analysis._scale import count_text, format_ns, format_share
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHECKS = ("kernels lost", "no time", "clocks", "dropped", "tool", "launches lost", "whole graphs", "overhead")
+"""What speaks against a trace; the gravest first."""
+GRAVE = 5  # So many of them are said before any answer; the others only where it is asked for them
+GRAVE_SHARE = 0.01
+"""From which share on launches without kernels, and work before its launch, are more than the end of a recording."""
+LISTED = 3  # How many warnings of the tool are shown
+
+_LAUNCHES = re.compile(r"^(cu(da)?|hip|ur|ze)\w*(LaunchKernel|KernelLaunch|LaunchCooperative|GraphLaunch)", re.IGNORECASE)
+_CAPTURE = re.compile(r"Stream(Begin|End)Capture")
+_OVERHEAD = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$", re.IGNORECASE)
+_WHOLE_GRAPH = re.compile(r"^graph \d+ \(whole\)$")
+
+
+class Doubt(NamedTuple):
+    """One thing that speaks against a trace."""
+
+    check: str  # Of `CHECKS`
+    record_count: int  # How many records have it
+    of: int  # Of how many; 0 where that is not known
+    worst_ns: int  # The most that a time is off, or what it took, in ns; 0 where it is no time
+    text: str  # What it is, and what it means, in a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Quality(Answer):
+    """What speaks against a trace: what is missing, and which times cannot be. False where nothing does."""
+
+    doubts: tuple[Doubt, ...]
+    """What was found, the gravest first."""
+    lost_row: Int64Array
+    """Rows of launches without a kernel; int64."""
+    dependent_count: int
+    """How many kernels began before the one in front on their stream had ended: programmatic dependent launches."""
+
+    _columns: ClassVar = ("lost_row",)
+    _title: ClassVar = "Quality:"
+    _tells_doubt: ClassVar = True
+
+    def __len__(self) -> int:
+        return len(self.doubts)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each doubt, with the fields of it, as a `pandas.DataFrame`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.doubts, columns=Doubt._fields)
+
+    def __getitem__(self, check: str) -> int:
+        """Return how many records a check of `CHECKS` found; 0 where it found none."""
+        return next((one.record_count for one in self.doubts if one.check == check), 0)
+
+    @property
+    def grave(self) -> str:
+        """What has to be said before any answer, in a sentence or several; empty where nothing has."""
+        return " ".join(one.text for one in self.doubts if _is_grave(one))
+
+    def _line(self) -> str:
+        return self.doubts[0].text.rstrip(".") if self.doubts else "nothing in the trace speaks against it"
+
+    def _tables(self) -> list[ReportTable]:
+        rows = [["check", "records", "what it means"]]
+        rows += [[one.check, f"{one.record_count:,}{f' of {one.of:,}' if one.of else ''}", one.text] for one in self.doubts]
+        return [
+            ReportTable(caption="What speaks against the trace", rows=rows, lines=[one.text for one in self.doubts], wraps=True)
+        ]
+
+    def _notes(self) -> list[str]:
+        count = self.dependent_count
+        told = f"{count_text(count, 'kernel')} began before the one in front had ended: programmatic dependent launch."
+        return [*([told] if count else []), "Only what records tell is checked: what left no record at all nobody can tell."]
+
+
+def quality(trace: Trace) -> Quality:
+    """Say whether a trace can be trusted: what is missing of it, and which of its times contradict each other.
+
+    Parameters
+    ----------
+    trace
+        All of a trace: a part lacks what was cut off.
+
+    Raises
+    ------
+    OptionError
+        If it is no trace.
+
+    Notes
+    -----
+    Checked are launches without kernels and kernels without launches (where calls were recorded), records without times, work
+    that begins before the call that launched it by more than the clocks' error, dropped records, what the tool itself warns of,
+    graphs of which only the whole was recorded, and the profiler's own time.
+
+    Examples
+    --------
+    >>> names, kinds = ["cudaLaunchKernel", "gemm"], ["host", "kernel"]
+    >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[3, 9], stream=["main", "a"], name=names, kind=kinds)
+    >>> quality(trace)["kernels lost"], quality(trace)["no time"]
+    (1, 0)
+    """
+    require_trace(trace, "quality")
+    launches, lost = _launches(trace)
+    doubts = sorted(_doubts(trace, launches, lost), key=lambda one: CHECKS.index(one.check))
+    return Quality(trace=trace, doubts=tuple(doubts), lost_row=lost, dependent_count=_dependent_count(trace))
+
+
+def _is_grave(doubt: Doubt) -> bool:
+    is_many = not doubt.of or doubt.record_count >= GRAVE_SHARE * doubt.of
+    return is_many and CHECKS.index(doubt.check) < GRAVE
+
+
+def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
+    meta, edges = trace.metadata, trace.edges.select(EdgeKind.LAUNCH)
+    is_whole = not meta.part_of_spans
+    if len(lost) and is_whole:
+        yield Doubt(
+            *("kernels lost", len(lost), launches, 0),
+            f"The profile is incomplete: {len(lost):,} of {launches:,} launches have no kernel. Times without work may be "
+            "without a record only. Record again, for a shorter time and behind a step to warm up.",
+        )
+    if meta.refused_records:
+        text = f"{count_text(meta.refused_records, 'record')} had no time, or one that cannot be, and were left out."
+        yield Doubt("no time", meta.refused_records, 0, 0, text)
+    error_ns = meta.kernel_error_ns + meta.host_error_ns
+    early_ns = trace.start_ns[edges.source] - trace.start_ns[edges.target]
+    if (early_ns > error_ns).any():
+        count, worst_ns = int((early_ns > error_ns).sum()), int(early_ns.max())
+        yield Doubt(
+            *("clocks", count, len(edges), worst_ns),
+            f"The clocks of host and device disagree: {count:,} of {len(edges):,} kernels, copies and fills begin before their "
+            f"call, by up to {format_ns(worst_ns)}. What the host did meanwhile may be off by as much.",
+        )
+    if dropped := meta.dropped_spans:
+        yield Doubt(
+            "dropped", dropped, len(trace) + dropped, 0, f"{count_text(dropped, 'span')} were dropped, as a buffer was full."
+        )
+    if meta.diagnostics:
+        told = "; ".join(display_name(one, 160).rstrip(".") for one in meta.diagnostics[:LISTED])
+        yield Doubt("tool", len(meta.diagnostics), 0, 0, f"The tool that recorded it warns: {told}.")
+    work = is_work(trace)
+    has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
+    is_orphan = work.copy()
+    is_orphan[edges.target] = False
+    orphan_count = int(is_orphan.sum())
+    if has_calls and orphan_count and is_whole:
+        text = f"{orphan_count:,} of {int(work.sum()):,} kernels, copies and fills have no call that launched them."
+        yield Doubt("launches lost", orphan_count, int(work.sum()), 0, text)
+    whole = np.flatnonzero(named_calls(trace, _WHOLE_GRAPH.match, SpanKind.KERNEL))
+    if len(whole):
+        graphs = count_text(len(whole), "launch of a graph", "launches of graphs")
+        text = f"{graphs} are one span each: what ran in them is not told."
+        yield Doubt("whole graphs", len(whole), int(work.sum()), 0, text)
+    overhead = np.flatnonzero(named_calls(trace, _OVERHEAD.match))
+    if len(overhead) or meta.profiler_ns:
+        took_ns = int(lasted_ns(trace, overhead).sum()) + meta.profiler_ns
+        share = format_share(took_ns / max(1, int(trace.end_ns.max() - trace.start_ns.min())))
+        yield Doubt(
+            "overhead",
+            max(1, len(overhead)),
+            0,
+            took_ns,
+            f"The profiler itself took {format_ns(took_ns)}, {share} of the time.",
+        )
+
+
+def _launches(trace: Trace) -> tuple[int, Int64Array]:
+    """Return how many calls launch kernels or graphs, and the rows of those of which none is in the trace.
+
+    Of a call within another one the outer counts; launches while a stream is captured run nothing.
+    """
+    rows = np.flatnonzero(named_calls(trace, _LAUNCHES.search))
+    if not len(rows):
+        return 0, rows
+    rows = rows[np.lexsort((-trace.end_ns[rows], trace.start_ns[rows], trace.lane[rows]))]
+    rows = rows[~_captured(trace, rows)]
+    launched = np.zeros(len(trace), bool)
+    launched[trace.edges.select(EdgeKind.LAUNCH).source] = True
+    outer, lost = [], []
+    for lane in np.unique(trace.lane[rows]).tolist():
+        own = rows[trace.lane[rows] == lane]
+        reach_ns = np.maximum.accumulate(trace.end_ns[own])
+        is_outer = np.append(True, trace.end_ns[own[1:]] > reach_ns[:-1])
+        has_work = np.bincount(np.cumsum(is_outer) - 1, weights=launched[own]) > 0
+        outer.append(int(is_outer.sum()))
+        lost.append(own[is_outer][~has_work])
+    return sum(outer), np.concatenate([rows[:0], *lost])
+
+
+def _captured(trace: Trace, rows: Int64Array) -> BoolArray:
+    """Tell which calls lie between the begin and the end of a capture of their thread."""
+    found = np.zeros(len(rows), bool)
+    marks = np.flatnonzero(named_calls(trace, _CAPTURE.search))
+    for lane in np.unique(trace.lane[marks]).tolist():
+        own = marks[trace.lane[marks] == lane]
+        own = own[np.argsort(trace.start_ns[own], kind="stable")]
+        begins = np.array(["Begin" in trace.names[name] for name in trace.name[own].tolist()], np.int64)
+        depth = np.append(0, np.cumsum(2 * begins - 1))
+        asked = trace.lane[rows] == lane
+        found[asked] = depth[np.searchsorted(trace.start_ns[own], trace.start_ns[rows[asked]])] > 0
+    return found
+
+
+def _dependent_count(trace: Trace) -> int:
+    """Return how many kernels of a stream, but those of graphs, began before the one in front had ended."""
+    rows = np.flatnonzero(is_work(trace) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
+    if "detail" in trace.extra:
+        rows = rows[~np.array([*(one.graph > 0 for one in trace.details), False], bool)[trace.extra["detail"][rows]]]
+    rows = rows[np.lexsort((trace.start_ns[rows], trace.lane[rows]))]
+    is_same = trace.lane[rows[1:]] == trace.lane[rows[:-1]]
+    early_ns = trace.end_ns[rows[:-1]] - trace.start_ns[rows[1:]]
+    return int((is_same & (early_ns > 2 * trace.metadata.kernel_error_ns)).sum())
