@@ -17,8 +17,8 @@ from typing import Any
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.words import install_line
 from gpustreamlab.errors import MissingExtraError, TraceFileError
-from gpustreamlab.exchange._chrome import Shape as Told
 from gpustreamlab.exchange._chrome import work_of
+from gpustreamlab.exchange._chrome_events import Shape as Told
 from gpustreamlab.exchange._formats import unpacked
 from gpustreamlab.exchange._frame import ANNOTATION, HOST
 from gpustreamlab.exchange._rows import LARGEST, Rows, Shape, Stream, whole

@@ -303,9 +303,11 @@ def _lanes_of(trace: Trace, program: Program) -> tuple[Lane, ...]:
     first = next(lane for lane in trace.lanes if lane.kind is LaneKind.STREAM)
     if len(program.seats) == len(trace.lanes) and all(work.lane == work.home for work in program.works):
         return tuple(replace(lane, priority=level) for lane, level in zip(trace.lanes, program.priorities, strict=True))
+    used = {lane: place for place, lane in enumerate(sorted({work.lane for work in program.works}), 1)}
+    names = [f"stream {used.get(number, len(used) + 1 + number)}, predicted" for number in range(len(program.seats))]
     new = [
-        replace(first, name=f"stream {number + 1}, predicted", stream=FIRST_NEW_STREAM + number, partition=None, sm_count=sms)
-        for number in range(len(program.seats))
+        replace(first, name=name, stream=FIRST_NEW_STREAM + number, partition=None, sm_count=sms)
+        for number, name in enumerate(names)
     ]
     return (*trace.lanes, *new)
 

@@ -42,12 +42,14 @@ class Pages(np.ndarray[Any, np.dtype[Any]]):
     noted: tuple[object, Piece] | None = None
     """Who watches accesses, and what stands for the memory there."""
     number = 0
-    """Of the memory among all of the process; 0 while nobody has asked. Scratch that is given out anew has a new one."""
+    """Of the memory among all of the process; 0 for scratch that nobody has asked for. Given out anew, it has a new one."""
 
 
 def create_pinned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return an uninitialised array in memory that counts as page-locked."""
-    return Pages(shape, dtype=dtype).view(np.ndarray)
+    pages = Pages(shape, dtype=dtype)
+    pages.number = take_buffer_number()  # as on a card, numbers tell what was allocated before what
+    return pages.view(np.ndarray)
 
 
 def is_pinned(array: NDArray[Any]) -> bool:

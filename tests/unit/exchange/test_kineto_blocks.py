@@ -15,7 +15,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.exchange import _json_events
 from gpustreamlab.exchange._json_events import LARGEST_TIME_NS, EventFile, all_nanoseconds
-from gpustreamlab.exchange._kineto import Event, Facts
+from gpustreamlab.exchange._kineto_events import Event, Facts
 from tests.helpers.kineto import call, kineto, launched, span, two_streams, work, write
 
 NASTY = [

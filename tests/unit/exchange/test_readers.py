@@ -237,5 +237,6 @@ def test_csv_has_the_columns_of_pandas(tmp_path):
 
     trace = kernel_trace()
     trace.save(tmp_path / "run.csv")
-    found, wanted = pd.read_csv(tmp_path / "run.csv"), trace.to_pandas()
+    tables = pd.read_csv(tmp_path / "run.csv"), trace.to_pandas()
+    found, wanted = (table.astype(object).where(table.notna(), None) for table in tables)  # nan is not equal to nan
     assert {name: found[name].tolist() for name in found} == {name: wanted[name].tolist() for name in wanted}

@@ -19,7 +19,7 @@ from gpustreamlab import Trace
 from gpustreamlab.analysis import counted_rows, interval_sum_ns, union_edges
 from gpustreamlab.errors import OptionError
 from gpustreamlab.exchange import find_format
-from gpustreamlab.exchange._chrome import Event, Top
+from gpustreamlab.exchange._chrome_events import Event, Top
 from gpustreamlab.exchange._json_events import EventFile
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.typing import SpanKind
