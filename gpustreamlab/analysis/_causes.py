@@ -378,14 +378,17 @@ def idle_in_calls(trace: Trace, pieces: Pieces) -> Iterator[tuple[Cause, Int64Ar
 
     Yields a cause, and for each such pause the row that came next, the longest call, and the time in such calls in ns.
     """
+    told = [(cause, calls) for cause, calls in _blocking_calls(trace, tuple(_slow_launches(trace))) if cause in IN_CALLS]
+    if not any(len(calls) for _, calls in told):
+        return
     busy = union_edges(trace.start_ns[pieces.counted], trace.end_ns[pieces.counted])
     from_ns, to_ns = busy[1:-1:2], busy[2::2]
     rows = np.flatnonzero(pieces.counted)
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     row = rows[np.searchsorted(trace.start_ns[rows], to_ns)]
     lane = thread_lanes(trace, pieces.launch)(row)
-    for cause, calls in _blocking_calls(trace, tuple(_slow_launches(trace))):
-        if cause in IN_CALLS and len(calls):
+    for cause, calls in told:
+        if len(calls):
             inside_ns, _ = time_in_calls(trace, calls, lane, from_ns, to_ns)
             hit = np.flatnonzero(inside_ns)
             yield cause, row[hit], longest_call(trace, calls, lane[hit], from_ns[hit], to_ns[hit]), inside_ns[hit]

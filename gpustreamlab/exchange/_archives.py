@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-import pyarrow as pa
-
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab.errors import OptionError, TraceFileError
 
@@ -40,7 +38,7 @@ def opened(path: Path) -> Iterator[Path]:
             raise
         except (
             *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error),
-            *(zipfile.BadZipFile, tarfile.TarError, pa.ArrowException),
+            *(zipfile.BadZipFile, tarfile.TarError),
         ) as error:
             raise TraceFileError(
                 f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged, or has a password; copy it again, "
@@ -59,6 +57,8 @@ def _unpack(path: Path, folder: Path) -> Path:
         head = file.read(4)
         file.seek(0)
         if head == ZSTD:
+            import pyarrow as pa  # slow to import, and seldom needed
+
             name = path.name.removesuffix(".zst").removesuffix(".zstd")
             return _copied(stack.enter_context(pa.CompressedInputStream(file, "zstd")), folder / name, path)
         members: dict[str, Callable[[], IO[bytes] | None]] = {}

@@ -50,7 +50,7 @@ def told_lines(trace: Trace) -> list[str]:
     Where: a 8.00 ms (89%)
     What: gemm 50% ×1, relu 50% ×1
     Overlap: busy 89% of the time; one stream, so nothing can overlap
-    Idle: 11% of 9.00 ms, in 1 gap
+    Idle: 11% of 9.00 ms, in 1 gap between gemm and relu
     """
     if not is_work(trace).any():
         return [_nothing(trace)]

@@ -150,7 +150,7 @@ def test_the_trace_has_a_sign_in_both_ranges(node):
     assert len({(note.text, note.fix) for note in trace.notes}) == 1
     assert trace.notes[0].fix == f"Put {LAST_WAITS} before 'take' (copy from another GPU)."
     (entry,) = hazard_entries(Drawn(trace, 0, trace.extra["number"]))
-    assert entry["head"] == "Hazard: read-after-write on first and last"
+    assert entry["head"] == "A missing wait: last does not wait for first"
     assert [(trace.lanes[piece["late"][0]].name, piece["late"][1]) for piece in entry["pieces"]] == [*starts.items()]
     assert [[note.stream for note in told.trace.notes] for told in node] == [["first"], ["last"]]
     edges, names = data_edges(trace), [trace.lanes[lane].name for lane in trace.lane]

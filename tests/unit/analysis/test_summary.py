@@ -200,7 +200,7 @@ def test_processes_whose_times_say_nothing_of_each_other_are_not_said_to_have_wo
     assert ("≤ 2" in str(trace.timeline()), "≤ 2" in str(apart.timeline())) == (True, False)
     assert "No stream was ever busy" not in str(apart.timeline())
     pictures = [timeline_svg(one) for one in (trace, apart)]
-    assert [("max 2" in picture, "each its own time" in picture) for picture in pictures] == [(True, False), (False, True)]
+    assert ["Where the time went" in picture for picture in pictures] == [True, False]
 
 
 def grids(*launches, code=1, **rest):

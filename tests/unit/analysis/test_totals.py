@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Trace
-from gpustreamlab.analysis import overlap, plain_finding, source_facts, totals, utilization
+from gpustreamlab.analysis import overlap, source_facts, totals, utilization
 from gpustreamlab.draw import plan_picture
 from gpustreamlab.errors import OptionError
 from tests.helpers.kernel_traces import kernel_trace
@@ -66,14 +66,6 @@ def test_a_part_is_that_of_the_clipped_trace():
         assert sum(int(part.total_ns.sum()) for part in parts) <= int(kernels.totals(by).total_ns.sum())
 
 
-def test_the_plain_finding_is_that_of_the_words_that_are_written():
-    for trace in (partition_trace(), kernel_trace(), Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"])):
-        header = plan_picture(trace).header
-        assert header.finding
-        assert header.sentence.endswith(plain_finding(header.finding))
-        assert "mean concurrency" not in header.sentence
-
-
 def test_an_error_that_is_not_known_is_not_said():
     meta = kernel_trace(kernel_error_ns=0, clock_error_ns=0, range_error_ns=0, range_correction_ns=1_200).metadata
     assert source_facts(meta) == [
@@ -85,18 +77,18 @@ def test_an_error_that_is_not_known_is_not_said():
 def test_ranges_of_two_streams_that_never_meet_are_known_not_to_have_run_at_once():
     apart = Trace.from_columns(start_ns=[0, 10], end_ns=[9, 20], stream=["a", "b"])
     near = Trace.from_columns(start_ns=[0, 8], end_ns=[9, 20], stream=["a", "b"])
-    assert plan_picture(apart).header.sentence.endswith(": 2 streams at once 0% of the time any worked")
-    assert plan_picture(near).header.sentence.endswith("what ran at once is not known, at most 1 ns")
+    assert plan_picture(apart).header.finding.startswith("2 streams at once 0% of the time any worked")
+    assert plan_picture(near).header.finding.startswith("What ran at once is not known, at most 1 ns")
 
 
 def test_of_more_than_two_streams_the_sentence_says_how_many_worked_at_once_at_most():
     def sentence_of(*lanes, long_ns):
         spans = [(name, "x", 10 * place, 10 * place + long_ns) for place, name in enumerate(lanes)]
-        return plan_picture(make_trace(spans, kind="kernel", tier="kernels")).header.sentence
+        return plan_picture(make_trace(spans, kind="kernel", tier="kernels")).header.finding
 
-    assert sentence_of("a", "b", long_ns=15).endswith(": 2 streams at once 20% of the time any worked")
-    assert ": 2 to 3 streams at once " in sentence_of(*"abcde", long_ns=25)
-    assert sentence_of(*"abcde", long_ns=10).endswith(": 2 streams at once 0% of the time any worked")
+    assert sentence_of("a", "b", long_ns=15).startswith("2 streams at once 20% of the time any worked")
+    assert "2 to 3 streams at once " in sentence_of(*"abcde", long_ns=25)
+    assert sentence_of(*"abcde", long_ns=10).startswith("2 streams at once 0% of the time any worked")
 
 
 def test_another_word_is_refused_with_the_nearest():
