@@ -30,6 +30,7 @@ from gpustreamlab.draw import (
     svg_png,
     text_timeline,
     timeline_svg,
+    why_tables,
     write_html,
 )
 from gpustreamlab.errors import OptionError, nearest_hint
@@ -177,9 +178,10 @@ class Timeline:
         forms = {"text/plain": words}
         if {*wanted} - {"text/plain"}:
             picture = plan_picture(trace)
-            forms["image/svg+xml"] = svg = timeline_svg(trace, picture=picture)
+            why = why_tables(trace, picture.scene.zero_ns)
+            forms["image/svg+xml"] = svg = timeline_svg(trace, picture=picture, why=why)
             if "text/html" in wanted:
-                forms["text/html"] = inline_html(trace, words=words, picture=picture, svg=svg)
+                forms["text/html"] = inline_html(trace, words=words, picture=picture, why=why, svg=svg)
         return {mime: forms[mime] for mime in wanted}
 
 

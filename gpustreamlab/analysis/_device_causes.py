@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import count_durations, interval_sum_ns, is_work, lane_devices, per_row, union_edges
+from gpustreamlab.analysis._busy import count_durations, distinct, interval_sum_ns, is_work, lane_devices, per_row, union_edges
 from gpustreamlab.analysis._calls import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, work_before
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
@@ -226,16 +226,28 @@ def _in_launch_order(trace: Trace, row: Int64Array, before: Int64Array) -> BoolA
     found = np.zeros(len(row), bool)
     if any("WaitEvent" in name for name in trace.names) or len(trace.edges.select(EdgeKind.WAIT)):
         return found  # streams that wait for each other keep that order, too
-    lanes = trace.lane[row], trace.lane[before]
-    pairs = np.stack([np.minimum(*lanes), np.maximum(*lanes)])
-    for first, second in np.unique(pairs[:, before >= 0], axis=1).T.tolist():
-        own = np.flatnonzero(((trace.lane == first) | (trace.lane == second)) & is_work(trace))
+    pair = np.where(before >= 0, _pair(trace, row, before), -1)
+    work = np.flatnonzero(is_work(trace))
+    work = work[np.argsort(trace.start_ns[work], kind="stable")]
+    one, other = work[:-1], work[1:]
+    # Streams of which anything ran at once are most, and are found by one look at all work.
+    meets = (trace.start_ns[other] < trace.end_ns[one]) & (trace.end_ns[other] > trace.start_ns[one])
+    met = distinct(_pair(trace, one[meets], other[meets]))[0]
+    for key in np.setdiff1d(pair[pair >= 0], met).tolist():
+        own = work[np.isin(trace.lane[work], divmod(key, len(trace.lanes)))]
         own = own[np.argsort(trace.queued_ns[own], kind="stable")]
         is_ordered = (trace.start_ns[own[1:]] >= trace.end_ns[own[:-1]]).all()
         in_turn = (trace.lane[own[1:]] != trace.lane[own[:-1]]) & (trace.queued_ns[own[1:]] < trace.start_ns[own[:-1]])
         if is_ordered and in_turn.sum() >= FEW and (trace.kind[own] == SPAN_KINDS.index(SpanKind.KERNEL)).all():
-            found |= (pairs[0] == first) & (pairs[1] == second) & (before >= 0)
+            found |= pair == key
     return found
+
+
+def _pair(trace: Trace, row: Int64Array, other: Int64Array) -> Int64Array:
+    """Return one number for the lanes of two rows, whichever comes first."""
+    lanes = trace.lane[row].astype(np.int64), trace.lane[other].astype(np.int64)
+    pair: Int64Array = np.minimum(*lanes) * len(trace.lanes) + np.maximum(*lanes)
+    return pair
 
 
 def _front_on_card(trace: Trace, work: BoolArray, row: Int64Array, idle_since_ns: Int64Array, latency_ns: int) -> Int64Array:

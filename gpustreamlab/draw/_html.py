@@ -50,18 +50,26 @@ def write_html(trace: Trace, target: str | PathLike[str] | IO[str], *, with_data
         target.write(page)
 
 
-def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: bool = True, with_data: bool = False) -> str:
-    """Return the page as text.
+def timeline_page(
+    trace: Trace,
+    *,
+    picture: Picture | None = None,
+    why: dict[str, Any] | None = None,
+    with_static: bool = True,
+    with_data: bool = False,
+) -> str:
+    """Return the page as text; `picture` and `why` are what `plan_picture` and `why_tables` say, where that is known already.
 
     Notes
     -----
     BokehJS, the viewer and the data are compressed; the browser's own `DecompressionStream` (in all since 2023) unpacks them.
     What is compressed is written in letters that can end no script, attribute or comment.
     """
-    with ThreadPoolExecutor(1) as pool:  # both take long, and numpy works without the interpreter's lock
-        why = pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
+    with ThreadPoolExecutor(1) as pool:  # all take long, and numpy works without the interpreter's lock
+        asked = None if why is not None else pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
         picture = plan_picture(trace) if picture is None else picture
-        told = why.result()
+        told = why if asked is None else asked.result()
+        static = pool.submit(timeline_svg, trace, picture=picture, why=told) if with_static else None
         data, spans = page_letters(*page_data(picture, why=told))
     advice = grid_advice(trace)
     return fill_template(
@@ -71,7 +79,7 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         header=header_html(picture.header, picture.scene.notes),
         advice=f'<p class="gsl-source">{escape(advice)}</p>' if advice else "",
         # Not as an image: that would be a third larger, and where this is shown no scripts run anyway.
-        static=f"<noscript>{timeline_svg(trace, picture=picture, why=told)}</noscript>" if with_static else "",
+        static="" if static is None else f"<noscript>{static.result()}</noscript>",
         bokeh=bokeh_text(),
         viewer=viewer_packed(),
         data=data,
@@ -116,16 +124,24 @@ def viewer_packed() -> str:
     return pack_text(viewer_script(), 9)
 
 
-def inline_html(trace: Trace, *, words: str | None = None, picture: Picture | None = None, svg: str | None = None) -> str:
+def inline_html(
+    trace: Trace,
+    *,
+    words: str | None = None,
+    picture: Picture | None = None,
+    why: dict[str, Any] | None = None,
+    svg: str | None = None,
+) -> str:
     """Return the timeline as HTML for a notebook's output.
 
     The frame has no height until its script has drawn; then it takes its place and hides the picture. Where scripts or frames
     are not shown (GitHub, an untrusted notebook) the picture stays.
     """
     picture = plan_picture(trace) if picture is None else picture
-    svg = timeline_svg(trace, picture=picture) if svg is None else svg
+    why = why_tables(trace, picture.scene.zero_ns) if why is None else why
+    svg = timeline_svg(trace, picture=picture, why=why) if svg is None else svg
     words = summary_text(trace) if words is None else words
-    page = timeline_page(trace, picture=picture, with_static=False)
+    page = timeline_page(trace, picture=picture, why=why, with_static=False)
     return (
         '<div class="gpustreamlab-timeline">'
         f'<img class="gsl-picture" style="max-width:100%;height:auto" alt="{escape(words)}" src="{picture_uri(svg)}">'

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.analysis import (
+    Basis,
     Explanation,
     basis_of,
     busy_edges,
@@ -56,9 +57,8 @@ class Piece:
     places_ns: Int64Array  # From when to when, the longest first; shape (n, 2), int64
 
 
-def plan_went(trace: Trace) -> tuple[Piece, ...]:
+def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
     """Share out the time from the first start to the last end; empty where nothing ran, or its times cannot be compared."""
-    basis = basis_of(trace)
     times_ns, counts = count_steps(busy_edges(trace, basis.counted))
     if len(times_ns) < 2 or NO_COMMON_TIME in trace.metadata.missing:
         return ()
@@ -69,7 +69,9 @@ def plan_went(trace: Trace) -> tuple[Piece, ...]:
     # Alone, or with nothing at work, each start of work may have a reason of its own.
     counts = np.append(0, counts)  # before the first work, and behind the last, nothing runs
     is_lone = counts[np.searchsorted(times_ns, begins_ns)] < 2 if has_reasons else np.zeros(len(begins_ns), bool)
-    edges_ns = np.sort(np.concatenate((times_ns, begins_ns[is_lone], stream_extent(trace))))
+    edges_ns = np.sort(
+        np.concatenate((times_ns, begins_ns[is_lone], stream_extent(trace))), kind="stable"
+    )  # merges what is sorted
     edges_ns = edges_ns[np.append(True, edges_ns[1:] > edges_ns[:-1])]
     level = np.minimum(counts[np.searchsorted(times_ns, edges_ns[:-1], side="right")], MOST_TOGETHER)
     reason = np.zeros(len(level), np.int64)
@@ -160,7 +162,8 @@ def _blocked(trace: Trace, begin_ns: Int64Array, end_ns: Int64Array) -> Any:
 
 def went_entry(trace: Trace, zero_ns: int, found: Explanation | None) -> dict[str, Any]:
     """Write the bar and its sentence as the viewer reads them; empty where there is none."""
-    pieces = plan_went(trace) if len(trace) else ()
+    basis = basis_of(trace)
+    pieces = plan_went(trace, basis) if len(trace) else ()
     if not pieces:
         return {}
     return {
@@ -174,7 +177,7 @@ def went_entry(trace: Trace, zero_ns: int, found: Explanation | None) -> dict[st
             }
             for piece in pieces
         ],
-        "said": went_text(pieces, found, is_ranges=basis_of(trace).tier is CaptureTier.RANGES),
+        "said": went_text(pieces, found, is_ranges=basis.tier is CaptureTier.RANGES),
     }
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import explain
+from gpustreamlab.analysis import basis_of, explain
 from gpustreamlab.draw import plan_scene
 from gpustreamlab.draw._card import MOST_CARDS, card_layers, row_weights, span_sms, stack_layers
 from gpustreamlab.draw._went import MOST_WORDS, plan_went, went_entry
@@ -118,12 +118,12 @@ def test_every_card_of_a_node_has_its_rows_and_of_too_many_all_are_one(cards, de
 
 
 def shares(trace):
-    return {piece.label: piece.total_ns for piece in plan_went(trace)}
+    return {piece.label: piece.total_ns for piece in plan_went(trace, basis_of(trace))}
 
 
 def test_the_pieces_are_the_whole_run_from_first_start_to_last_end():
     for trace in (kernel_trace(), pipeline_trace(), random_trace(300, 4), make_kernel_trace([("a", "x", 5, 9)])):
-        pieces = plan_went(trace)
+        pieces = plan_went(trace, basis_of(trace))
         streams = np.array([lane.name.startswith("host:") for lane in trace.lanes])[trace.lane]
         own = ~streams
         assert sum(piece.total_ns for piece in pieces) == trace.end_ns[own].max() - trace.start_ns[own].min()
