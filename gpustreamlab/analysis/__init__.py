@@ -81,7 +81,6 @@ from gpustreamlab.analysis._overlap import (
     finding_text,
     over_wall,
     overlap,
-    plain_finding,
 )
 from gpustreamlab.analysis._plan import (
     REST,

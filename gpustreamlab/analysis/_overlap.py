@@ -206,9 +206,6 @@ def over_wall(trace: Trace, result: Concurrency) -> Concurrency:
     return replace(result, wall_ns=last_ns - first_ns)
 
 
-_MEAN = "; mean concurrency "
-
-
 def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, counted: Collection[SpanKind]) -> str:
     """Say in one line how much of some streams ran at once; empty where nothing ran, or where that is not known."""
     # Where ranges count all is an upper bound, and the line says so, and how much of the busy time that is. Of what share of
@@ -225,18 +222,13 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
         # Of many streams a high share says little: 2 of 100 may have been all.
         counts = f"2 to {result.peak_lanes:,}" if result.peak_lanes > 2 else "2"
         together = f"{counts} streams at once {format_share(result.together_share)} of the time any worked"
-    bound = f"{together}{_MEAN}{mean_text(result, counted)}"
+    bound = f"{together}; mean concurrency {mean_text(result, counted)}"
     if not has_ranges:
         return bound
     if not 0 < result.range_only_ns < result.sum_ns:
         return f"{bound}. Ranges contain waiting"
     by_ranges = format_share(result.range_only_ns / result.sum_ns)
     return f"{bound}. {by_ranges} of the busy time is by ranges only, which contain waiting"
-
-
-def plain_finding(finding: str) -> str:
-    """Return what a `finding_text` begins with, as the one sentence of a picture's head ends with it."""
-    return f"{finding[:1].lower()}{finding[1:].partition(_MEAN)[0]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
