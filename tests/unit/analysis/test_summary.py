@@ -201,6 +201,7 @@ def test_processes_whose_times_say_nothing_of_each_other_are_not_said_to_have_wo
     assert "No stream was ever busy" not in str(apart.timeline())
     pictures = [timeline_svg(one) for one in (trace, apart)]
     assert ["Where the time went" in picture for picture in pictures] == [True, False]
+    assert ["cannot be compared" in picture for picture in pictures] == [False, True]
 
 
 def grids(*launches, code=1, **rest):
