@@ -749,6 +749,7 @@ def test_engines_of_several_hosts_are_grouped_by_host_in_live_and_saved_timeline
 def test_ranges_that_have_not_ended_are_told_of_until_their_engine_is_lost(engines):
     with Cluster(engines, backend="sim") as lab:
         lab.run(steps, 3)
+        lab.synchronize()  # else a step may be the one that is told as open
         lab.run(spins, 10**9)
         lab.run(opened, on="1")
         feed = LiveFeed(lab._joined)
