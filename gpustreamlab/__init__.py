@@ -72,12 +72,14 @@ _HOMES = {
     "record": "recorded",
     "unload_ipython_extension": "magics",
 }
+_GUESSES = {"load": "load_trace", "open": "load_trace", "read": "load_trace", "Lab": "Session"}
 _HOOKS = {"load_ipython_extension", "unload_ipython_extension"}
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        instead = f". Use gpustreamlab.{_GUESSES[name]}" if name in _GUESSES else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}", name=name)
     value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     # `record` is the name of a room, too, which is there by now, and can be called: the name stays the same thing.
     return globals().setdefault(name, value)

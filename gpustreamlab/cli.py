@@ -59,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     SystemExit
         From argparse: with 2 for wrong arguments, with 0 after ``--help`` and ``--version``.
     """
-    options = make_parser().parse_args(argv)
+    options = (parser := make_parser()).parse_args(argv)
+    if options.command is None:
+        parser.print_help()
+        return 0
     if options.command == "run":
         return _run(options)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -91,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     parser = argparse.ArgumentParser(prog="gpustreamlab", description="See and steer GPU concurrency from a notebook.")
     parser.add_argument("--version", action="version", version=f"gpustreamlab {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_run_parser(commands)
     doctor = commands.add_parser(
         "doctor",

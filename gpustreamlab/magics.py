@@ -86,7 +86,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if action == "use":
             return self._use(arguments.variable or DEFAULT_VARIABLE)
         lab = self._find_lab() if arguments.variable is None else self._use(arguments.variable)
-        if action == "show":
+        if action in {"show", "status"}:
             return lab
         lab.close()
         print(f"Closed: {lab!r}")  # noqa: T201 - which one it was: others may be open
@@ -331,6 +331,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             session = Session(arguments.backend, device=arguments.device, capture=arguments.capture, host=not arguments.no_host)
         if _is_open(replaced):
             replaced.close()  # nothing but Out would reach it any more
+            print(f"Closed: {replaced!r}")  # noqa: T201 - it was open until now
         self._chosen = session
         self.shell.push({variable: session})
         if arguments.auto:

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpustreamlab._util.words import OneOfSeveral
+from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.backends import open_node
 from gpustreamlab.errors import (
     DeviceNotFoundError,
@@ -25,7 +25,7 @@ from gpustreamlab.model import without_tools
 from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.recorder import CardClocks, JoinedJournal
 from gpustreamlab.session import Session
-from gpustreamlab.trace import as_trace
+from gpustreamlab.trace import Trace, as_trace
 from gpustreamlab.typing import PeerAccess, SessionState
 
 if TYPE_CHECKING:
@@ -36,12 +36,11 @@ if TYPE_CHECKING:
     from gpustreamlab.analysis import Explanation, Hazards
     from gpustreamlab.streams.selection import Selection
     from gpustreamlab.streams.stream import Stream
-    from gpustreamlab.trace import Trace
 
 __all__ = ["Node"]
 
 
-class Node(OneOfSeveral, Watched):
+class Node(StandsElsewhere, Watched):
     """The GPUs of one host, with a `Session` for each: ``node[1]`` does on the second GPU whatever a session does.
 
     Parameters
@@ -75,11 +74,7 @@ class Node(OneOfSeveral, Watched):
     ([('prefill', 0), ('decode', 1)], 2)
     """
 
-    _part = Session
-    _instead = (
-        "A node has no {name!r} of its own, as each of its GPUs has one. Use node[0].{name}, or go through all of them: "
-        "for one in node: one.{name}"
-    )
+    _homes: ClassVar = {"one of its GPUs: for one in node: one.": Session, "node.trace.": Trace}
 
     def __init__(self, devices: Sequence[int] | None = None, *, backend: str | None = None, **options: Any) -> None:
         if options.get("spool") is not None:

@@ -11,13 +11,14 @@ from dataclasses import replace
 from functools import cache
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Never, Self, TypeVar
 
 from gpustreamlab._util.defences import ProcessBound
+from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.analysis import Explanation, Share
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.bench import Bench
-from gpustreamlab.errors import CloseError, OptionError, SessionError
+from gpustreamlab.errors import CloseError, OptionError, PartitionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recorded, Recording
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
@@ -43,7 +44,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Session(ProcessBound, Watched):
+class Session(StandsElsewhere, ProcessBound, Watched):
     """Streams of one device, and the record of what ran in them.
 
     Parameters
@@ -89,6 +90,9 @@ class Session(ProcessBound, Watched):
     ...     [trace.names[code] for code in trace.name], b.get().tolist()
     (['upload', 'memcpy HtoD', 'gemm', 'matmul'], [[7.0, 10.0], [15.0, 22.0]])
     """
+
+    _homes: ClassVar = {"lab.trace.": Trace, "lab.memory.": Memory, "lab.partitions.": PartitionTools, "lab.bench.": Bench}
+    _guesses: ClassVar = {"sync": "lab.synchronize()", "show": "lab.timeline()"}
 
     def __init__(
         self,
@@ -236,6 +240,7 @@ class Session(ProcessBound, Watched):
         priority: int | None = None,
         partition: str | EllipsisType | None = ...,
         external: object | None = None,
+        **unknown: Never,
     ) -> Stream:
         """Return the stream of this name, making it on first use. It does not wait for the NULL stream.
 
@@ -263,13 +268,17 @@ class Session(ProcessBound, Watched):
         StreamRefusedError
             If `external` lends no stream, or a default stream.
         """
+        if unknown:
+            raise OptionError(
+                f"A stream has no option {next(iter(unknown))!r}. Use lab.stream({name!r}, priority=-1, partition=...)."
+            )
         return self._table.get(name, priority, partition, external)
 
     def partition(
         self,
         plan: Mapping[str, Share] | Layout | EllipsisType | None = ...,
         /,
-        *,
+        *unnamed: Never,
         round: Rounding | str = Rounding.UP,  # noqa: A002 - what the user types
         strict: bool = False,
         workqueue: WorkqueueOptions | None = None,
@@ -316,6 +325,8 @@ class Session(ProcessBound, Watched):
         True
         """
         self._life.require_open(doing := "share out its SMs")
+        if unnamed:
+            raise PartitionError("Each partition needs a name. Use lab.partition(prefill=96, decode=36).")
         layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
         with self._life.moving(doing):
             return self._partitions.switch(layout, read_renamed(renamed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -81,17 +81,19 @@ def _shown(clone: Path) -> str:
         return str(clone)
 
 
-class OneOfSeveral:
-    """Says in an `AttributeError` what to type instead of an attribute that only its parts have."""
+class StandsElsewhere:
+    """Says in an `AttributeError` what to type for a name that something else has, or that has another name."""
 
-    _part: ClassVar[type]
-    """The class of its parts."""
-    _instead: ClassVar[str]
-    """What is said, with ``{name}`` for the attribute."""
+    _homes: ClassVar[Mapping[str, type]]
+    """What to type before the name, and the class that has it; the first that has it is told."""
+    _guesses: ClassVar[Mapping[str, str]] = {}
+    """What to type for names that nothing has."""
 
     if not TYPE_CHECKING:  # else type checkers would believe that it has every attribute
 
         def __getattr__(self, name: str) -> object:
-            if name[0] != "_" and hasattr(self._part, name) and not hasattr(type(self), name):
-                raise AttributeError(self._instead.format(name=name))
+            if name[0] != "_" and not hasattr(type(self), name):
+                homes = (line + name for line, home in self._homes.items() if hasattr(home, name))
+                if line := self._guesses.get(name) or next(homes, None):
+                    raise AttributeError(f"A {type(self).__name__.lower()} has no attribute {name!r}. Use {line}")
             return object.__getattribute__(self, name)  # raises as ever; of a property that failed, what it raised

@@ -74,20 +74,20 @@ class Request:
     name: str
     sms: int | None  # None for the rest
     options: PartitionOptions
+    is_share: bool = False  # True where the nearest that the device grants will do
 
 
 def read_requests(shares: Mapping[str, Share], sm_count: int) -> list[Request]:
-    """Return what was asked for, in SMs; raise for names that cannot be used, nothing, no number, or more than one rest."""
+    """Return what was asked for, in SMs; raise for names that cannot be used, nothing or no number. Several rests are equal."""
     require_mapping(shares)
     requests = [
         _read_request(check_name(name, "partition", "lab.partition(decode=32)"), shares[name], sm_count) for name in shares
     ]
-    rests = [request.name for request in requests if request.sms is None]
-    if len(rests) > 1:
-        raise PartitionError(
-            f"Only one partition can have the rest; {', '.join(rests)} ask for it. Give the others SMs or shares."
-        )
-    return requests
+    rests = sum(request.sms is None for request in requests)
+    if rests <= 1:
+        return requests
+    each = (sm_count - sum(request.sms or 0 for request in requests)) // rests
+    return [request if request.sms is not None else replace(request, sms=each, is_share=True) for request in requests]
 
 
 def require_mapping(shares: object) -> None:
@@ -105,9 +105,11 @@ def require_mapping(shares: object) -> None:
 
 
 def _read_request(name: str, share: Share, sm_count: int) -> Request:
-    sms = _to_sms(name, share.sms if isinstance(share, PartitionOptions) else share, sm_count)
+    asked = share.sms if isinstance(share, PartitionOptions) else share
+    sms = _to_sms(name, asked, sm_count)
     options = share if isinstance(share, PartitionOptions) else PartitionOptions(sms=REST if sms is None else sms)
-    return Request(name=name, sms=sms, options=options)
+    is_share = isinstance(asked, float) or (isinstance(asked, str) and ("%" in asked or "." in asked))
+    return Request(name=name, sms=sms, options=options, is_share=is_share)
 
 
 def _to_sms(name: str, share: object, sm_count: int) -> int | None:
@@ -231,7 +233,7 @@ class _Grant:
 
 def plan_partitions(
     shares: Mapping[str, Share],
-    device: Device,
+    device: Device | None = None,
     *,
     round: Rounding | str = Rounding.UP,  # noqa: A002 - what the user types
     workqueue: WorkqueueOptions | None = None,
@@ -242,11 +244,12 @@ def plan_partitions(
     ----------
     shares
         For each partition its SMs as a whole number, a share of the card (0.25 or ``"25%"``), ``"rest"`` for all that the
-        others leave, or `PartitionOptions`.
+        others leave (several share it equally), or `PartitionOptions`.
     device
         The device, for example ``lab.device``; its `SMResource` says what can be granted.
     round
-        ``"up"``: at least what was asked; ``"down"``: at most; ``"exact"``: exactly, or an error.
+        ``"up"``: at least what was asked, and for shares that cannot all have that the nearest; ``"down"``: at most;
+        ``"exact"``: exactly, or an error.
     workqueue
         How the partitions share work queues.
 
@@ -286,7 +289,9 @@ def plan_partitions(
     """
     rounding = check_rounding(round)
     if not isinstance(device, Device):
-        raise OptionError(f"Partitions are planned for a device, not for a {type(device).__name__}. Use lab.device.")
+        raise OptionError(
+            f"Partitions are planned for a device, not for {device!r:.40}. Use gsl.plan_partitions({{...}}, lab.device)."
+        )
     requests = read_requests(shares, device.sm_count)
     check_workqueue(workqueue)
     resource = _require_resource(device, requests)
@@ -301,6 +306,8 @@ def plan_partitions(
             raise _refuse(_why_not(requests, rigid, rounding), requests, rigid)
         return replace(layout, workqueue=workqueue)
     grants = _solve(requests, resource, rounding)
+    if grants is None and rounding is Rounding.UP:
+        grants = _solve_shares(requests, resource)
     if grants is None:
         reason = _why_not(requests, resource, rounding)
         if rounding is Rounding.UP and _solve(requests, resource, Rounding.DOWN) is not None:
@@ -412,6 +419,15 @@ def _solve(requests: Sequence[Request], resource: SMResource, rounding: Rounding
     return min(plans, key=lambda plan: _cost(requests, plan, resource), default=None)
 
 
+def _solve_shares(requests: Sequence[Request], resource: SMResource) -> list[_Grant] | None:
+    """Return the grants nearest to shares, if partitions that were asked for in SMs have at least those."""
+    grants = _nearest(requests, resource)
+    if grants is None or any(request.sms is None for request in requests):
+        return None
+    pairs = zip(requests, grants, strict=True)
+    return grants if all(request.is_share or grant.sms(resource) >= (request.sms or 0) for request, grant in pairs) else None
+
+
 def _grant(requests: Sequence[Request], resource: SMResource, rounding: Rounding, owner: int | None) -> list[_Grant] | None:
     """Return the grants for one owner of the remainder, or None where they do not fit."""
     counts = [_group_count(request, resource, rounding, place == owner) for place, request in enumerate(requests)]
@@ -509,6 +525,13 @@ def _shortened(terms: Sequence[str], between: str) -> str:
 
 def nearest_sms(requests: Sequence[Request], resource: SMResource) -> dict[str, int] | None:
     """Return SMs by partition that can be granted exactly and are near to what was asked; None where there are none."""
+    grants = _nearest(requests, resource)
+    return (
+        None if grants is None else {request.name: grant.sms(resource) for request, grant in zip(requests, grants, strict=True)}
+    )
+
+
+def _nearest(requests: Sequence[Request], resource: SMResource) -> list[_Grant] | None:
     room = resource.usable_sms
     known = [min(max(request.sms, 1), room) for request in requests if request.sms is not None]
     rest = max(1, room - sum(known))
@@ -520,8 +543,7 @@ def nearest_sms(requests: Sequence[Request], resource: SMResource) -> dict[str, 
     ]
     owners = [None, *reversed(range(len(wishes)))] if resource.remainder_sms else [None]
     plans = [plan for owner in owners if (plan := _fill(wishes, resource, owner)) is not None]
-    best = min(plans, key=lambda plan: _cost(wishes, plan, resource), default=None)
-    return None if best is None else {wish.name: grant.sms(resource) for wish, grant in zip(wishes, best, strict=True)}
+    return min(plans, key=lambda plan: _cost(wishes, plan, resource), default=None)
 
 
 def _fill(wishes: Sequence[Request], resource: SMResource, owner: int | None) -> list[_Grant] | None:

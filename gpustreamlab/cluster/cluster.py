@@ -11,11 +11,11 @@ from dataclasses import replace
 from inspect import signature
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpustreamlab._util.words import OneOfSeveral, wrap_lines
+from gpustreamlab._util.words import StandsElsewhere, wrap_lines
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._engines import Answer, ask, open_engines
@@ -65,7 +65,7 @@ SHORT_SHARE = 0.1  # A short call is looked at more often: of its time it waits 
 STOP_S = 2.0  # How long is waited for calls that were interrupted
 
 
-class Cluster(OneOfSeveral, Watched):
+class Cluster(StandsElsewhere, Watched):
     """Many processes, each with a `Session`, on engines of ipyparallel or workers of Dask.
 
     Parameters
@@ -105,11 +105,7 @@ class Cluster(OneOfSeveral, Watched):
             lab.timeline()
     """
 
-    _part = Session
-    _instead = (
-        "A cluster has no {name!r} of its own; the session of each engine has: session.{name} in a function that lab.run calls "
-        "there, or lab.{name} in a cell of %%gpustream NAME --on all."
-    )
+    _homes: ClassVar = {"the session of an engine: in a cell of %%gpustream NAME --on all, lab.": Session, "lab.trace.": Trace}
 
     def __init__(
         self,

@@ -80,9 +80,9 @@ def gpulab_parser() -> MagicParser:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=("start", "show", "use", "auto", "close", "stop"),
+        choices=("start", "show", "status", "use", "auto", "close", "stop"),
         help="default: show the session, or start one if there is none; use: let the magics work on the one in --as; "
-        "auto: run each cell on a stream chosen for it, from the next one on; stop: the same as close",
+        "auto: run each cell on a stream chosen for it, from the next one on; status, stop: the same as show, close",
     )
     parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
     parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")

@@ -30,6 +30,17 @@ KEPT_CLOSED = 256
 """Closed streams that are known by their names, so that messages say that they are closed; the oldest make room."""
 
 
+class _ByName(dict[str, Stream]):
+    """Streams by name; one that is not there gets an error with what to type."""
+
+    def __missing__(self, name: object) -> Stream:
+        shown = str(name)[:40]
+        hint = nearest_hint(shown, self)
+        raise StreamNotFoundError(
+            f"The session has no stream {shown!r}.{hint and f' {hint}'} Make it first with lab.stream({shown!r})."
+        )
+
+
 class StreamTable:
     """Makes and finds the streams of one session, with the locks and the waits that this takes."""
 
@@ -50,7 +61,7 @@ class StreamTable:
     @property
     def open_streams(self) -> dict[str, Stream]:
         """The streams that are not closed, in the order of their making."""
-        return {name: stream for name, stream in self.by_name.copy().items() if not stream.is_closed}
+        return _ByName((name, stream) for name, stream in self.by_name.copy().items() if not stream.is_closed)
 
     def with_handle(self, handle: int) -> Stream | None:
         """Return the open stream that has a handle now, or None."""
@@ -122,18 +133,13 @@ class StreamTable:
         """Return the stream that a name or a stream stands for; None for a lender that may be none yet."""
         if isinstance(stream, str):
             found = self.by_name.get(stream)
-            if found is None:
+            if found is None and (device := self.elsewhere(stream)) is not None:
                 shown = stream[:40]
-                if (device := self.elsewhere(stream)) is not None:
-                    raise StreamNotFoundError(
-                        f"Stream {shown!r} is on GPU {device} of this node, not on this one. Where a stream is taken, give the "
-                        f"stream itself: node.stream({shown!r}). To work on it: node.on({shown!r})."
-                    )
-                hint = nearest_hint(shown, self.open_streams)
                 raise StreamNotFoundError(
-                    f"The session has no stream {shown!r}.{hint and f' {hint}'} Make it first with lab.stream({shown!r})."
+                    f"Stream {shown!r} is on GPU {device} of this node, not on this one. Where a stream is taken, give the "
+                    f"stream itself: node.stream({shown!r}). To work on it: node.on({shown!r})."
                 )
-            return found
+            return found or self.open_streams[stream]
         if isinstance(stream, Stream) and self.by_name.get(stream.name) is stream:
             return stream
         if isinstance(stream, Stream) and stream.is_closed:

@@ -245,7 +245,7 @@ SAYS = {
         ("lab.partition(a=np.True_)", "True"),
         ("lab.partition(a=[8])", "'[8]'"),
         ("lab.partition(a='some')", "'some'", "'rest'"),
-        ("lab.partition(a='rest', b='rest')", "Only one", "a, b"),
+        ("lab.partition(96, 36)", "needs a name", "prefill=96"),
         ("lab.partition({f'p{k}': 1 for k in range(17)})", "room for 16"),
         ("lab.partition({})", "No partition was named", "lab.partition(None)"),
         ("lab.partition()", "No partition", "prefill=96"),

@@ -117,9 +117,7 @@ def test_statuses_are_words_that_line_up():
     assert last == "                   fix: pip install nvtx"
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["docter"], ["doctor", "--jsn"]], ids=["nothing", "unknown command", "unknown option"]
-)
+@pytest.mark.parametrize("arguments", [["docter"], ["doctor", "--jsn"]], ids=["unknown command", "unknown option"])
 def test_wrong_arguments_end_with_status_2(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
@@ -159,11 +157,11 @@ def test_the_command_runs_on_this_machine_without_the_cuda_packages():
 
 def test_it_runs_as_a_module_of_an_interpreter_too():
     command = [sys.executable, "-m", "gpustreamlab"]
-    told, wrong = (
+    told, helped = (
         subprocess.run([*command, *rest], capture_output=True, text=True, check=False) for rest in (["--version"], [])
     )
     assert (told.returncode, told.stdout) == (0, f"gpustreamlab {__version__}\n")
-    assert (wrong.returncode, wrong.stderr.startswith("usage: gpustreamlab ")) == (2, True)
+    assert (helped.returncode, helped.stdout.startswith("usage: gpustreamlab ")) == (0, True)
 
 
 def test_a_reader_that_has_seen_enough_ends_it_silently():

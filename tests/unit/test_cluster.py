@@ -690,7 +690,9 @@ def test_simulated_engines_overlap_within_each_and_no_time_of_two_is_compared(en
 
 def test_what_only_sessions_of_engines_have_says_how_to_ask_there(engines):
     with Cluster(engines, backend="sim") as lab:
-        with pytest.raises(AttributeError, match=r"session\.capture in a function .*, or lab\.capture in a cell"):
+        with pytest.raises(
+            AttributeError, match=r"Use the session of an engine: in a cell of %%gpustream NAME --on all, lab\.capture"
+        ):
             lab.capture("kernels")
         with pytest.raises(AttributeError, match="'Cluster' object has no attribute 'nothing'"):
             lab.nothing  # noqa: B018

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from gpustreamlab.errors import (
     CloseError,
     OptionError,
     SelectionError,
+    StreamNotFoundError,
 )
 from gpustreamlab.typing import SessionState
 from gpustreamlab.workloads import matrix_product, spin
@@ -48,6 +50,37 @@ def test_repr_names_device_kind_streams_spans_and_drops():
             assert [fact for fact in facts if fact not in shown] == []
     assert "closed" in repr(lab)
     assert "2 dropped" in repr(lab)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("hazards", "lab.memory.hazards"),
+        ("strays", "lab.trace.strays"),
+        ("critical_path", "lab.trace.critical_path"),
+        ("host_waits", "lab.trace.host_waits"),
+        ("verify", "lab.partitions.verify"),
+        ("save", "lab.trace.save"),
+        ("tune", "lab.bench.tune"),
+        ("sync", "lab.synchronize()"),
+        ("show", "lab.timeline()"),
+    ],
+)
+def test_a_name_that_is_elsewhere_says_where(name, line):
+    with Session("sim", capture="ranges") as lab:
+        with pytest.raises(AttributeError, match=re.escape(f"A session has no attribute {name!r}. Use {line}") + "$"):
+            getattr(lab, name)
+        assert eval(line.removesuffix("()"), {"lab": lab}) is not None
+        with pytest.raises(AttributeError, match="'Session' object has no attribute 'nothing'"):
+            lab.nothing  # noqa: B018
+
+
+def test_a_guess_at_a_stream_says_what_to_type():
+    with Session("sim", capture="ranges") as lab:
+        with pytest.raises(StreamNotFoundError, match=r"no stream 'a'\. Make it first with lab\.stream\('a'\)"):
+            lab.streams["a"]
+        with pytest.raises(OptionError, match=r"no option 'prio'\. Use lab\.stream\('a', priority=-1"):
+            lab.stream("a", prio=-1)
 
 
 def test_repr_of_a_real_device_does_not_say_simulated():

@@ -59,6 +59,10 @@ BY_HAND = {
     "numbers as text": (H200, {"a": " 88 ", "b": "0.25", "c": "REST"}, "down", {"a": 88, "b": 32, "c": 12}, 0),
     "a rest of the remainder alone, down": (H200, {"a": 120, "b": "rest"}, "down", {"a": 120, "b": 12}, 0),
     "a rest beside the owner of the remainder": (H200, {"a": 121, "b": "rest"}, "up", {"a": 124, "b": 8}, 0),
+    "shares that cannot all have as many": (H200, {"a": 0.75, "b": "25%"}, "up", {"a": 100, "b": 32}, 0),
+    "halves": (H200, {"a": "50%", "b": "50%"}, "up", {"a": 64, "b": 68}, 0),
+    "two rests": (H200, {"a": "rest", "b": "rest"}, "up", {"a": 64, "b": 68}, 0),
+    "two rests beside SMs": (H200, {"c": 60, "a": "rest", "b": "rest"}, "up", {"c": 64, "a": 32, "b": 36}, 0),
     "without a remainder": (NO_REMAINDER, {"a": 90, "b": "rest"}, "up", {"a": 96, "b": 32}, 0),
     "groups of 4": (GROUPS_OF_4, {"a": 66, "b": 66}, "down", {"a": 64, "b": 64}, 4),
 }
@@ -97,7 +101,7 @@ ELSEWHERE = {
     "a name with a space": (lambda: plan_partitions({"a b": 96}, H200), InvalidNameError, "use 'a_b'"),
     "an unknown rounding": (lambda: plan_partitions({"a": 96}, H200, round="sideways"), OptionError, "Unknown rounding 's"),
     "no rounding": (lambda: plan_partitions({"a": 96}, H200, round=None), OptionError, "Unknown rounding"),
-    "no device": (lambda: plan_partitions({"a": 96}, "H200"), OptionError, "not for a str"),
+    "no device": (lambda: plan_partitions({"a": 96}, "H200"), OptionError, "not for 'H200'"),
     "a queue as text": (lambda: plan_partitions({"a": 96}, STRUCTURED, workqueue="x"), PartitionError, "WorkqueueOptions"),
     "a laptop": (lambda: plan_partitions({"a": 8}, LAPTOP), PartitionUnavailableError, r"laptop GPU.*lab\.partitions\.cap"),
     "an older driver": (
@@ -137,7 +141,7 @@ REFUSED = {
     "a billion": ({"a": 10**9}, ("1,000,000,000", "132"), {"a": 132}),
     "sum beyond the card": ({"a": 96, "b": 96}, ("a 96 + b 96 = 192", "132"), {"a": 64, "b": 68}),
     "66 and 66 up": ({"a": 66, "b": 66}, ("at least", "multiples of 8", "15 groups", "12 more"), {"a": 64, "b": 68}),
-    "two rests": ({"a": "rest", "b": "rest"}, ("Only one", "a, b"), None),
+    "two rests and nothing left": ({"a": 132, "b": "rest", "c": "rest"}, ("'b'", "0 SMs"), {"a": 116, "b": 8, "c": 8}),
     "17": ({f"p{k}": 7 for k in range(17)}, ("17 partitions", "room for 16"), None),
     "NaN": ({"a": float("nan")}, ("'a'", "nan", "at most 1 (100%)"), None),
     "share above 1": ({"a": 1.5}, ("1.5", "at most 1"), None),
