@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -82,8 +83,8 @@ def _new_waits(trace: Trace, step: Step, head: str) -> str:
     if not new:
         return ""
     own = [pair for pair in new if not any(_is_foreign(trace, lane) for lane in pair)]
-    typed = ", ".join(f"lab.stream({name(after)}).wait({name(before)})" for before, after in own[:_MOST_LINES])
-    said = [f"{head}{typed}{_so_on(len(own))}."] if own else []
+    typed = _typed_waits(step.after.program, own, name)
+    said = [f"{head}{typed}."] if own else []
     for lane in sorted({lane for pair in new for lane in pair if _is_foreign(trace, lane)})[:_MOST_LINES]:
         others = sorted({name(other) for pair in new if lane in pair for other in pair if other != lane})
         said.append(
@@ -91,6 +92,43 @@ def _new_waits(trace: Trace, step: Step, head: str) -> str:
             "the other, or call lab.synchronize() once in between."
         )
     return " ".join(said)
+
+
+def _typed_waits(program: Program, pairs: Sequence[tuple[int, int]], name: Callable[[int], str]) -> str:
+    """Return what lets streams wait for others: for all that is launched there until then, or for an event of less."""
+    needed = _last_waits(program)
+    typed = []
+    for pair in pairs[:_MOST_LINES]:
+        first, second = (name(lane) for lane in pair)
+        on_first = [place for place, work in enumerate(program.works) if work.lane == pair[0]]
+        if all(on_first[bisect_left(on_first, after) - 1] == before for after, before in needed.get(pair, {}).items()):
+            typed.append(f"lab.stream({second}).wait({first})")
+        else:  # more is launched there by then, which would be waited for, too
+            typed.append(f"done = lab.stream({first}).record() behind what is needed, later lab.stream({second}).wait(done)")
+    return ", ".join(typed) + _so_on(len(pairs))
+
+
+def _last_waits(program: Program) -> dict[tuple[int, int], dict[int, int]]:
+    """Return by pair of streams, and by work of the second one, the last work of the first that it waits for."""
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    for before, after in sorted(program.waits):
+        found.setdefault((program.works[before].lane, program.works[after].lane), {})[after] = before
+    return found
+
+
+def _is_implied(pair: tuple[int, int], waits: Mapping[tuple[int, int], Mapping[int, int]]) -> bool:
+    """Tell whether each wait between two streams is one by way of a third."""
+    first, second = pair
+
+    def by_way(after: int, before: int) -> bool:
+        for (lane, target), of_lane in waits.items():
+            if target == second and after in of_lane and lane != first:
+                earlier = [source for at, source in waits.get((first, lane), {}).items() if at <= of_lane[after]]
+                if max(earlier, default=-1) >= before:
+                    return True
+        return False
+
+    return all(by_way(after, before) for after, before in waits.get(pair, {}).items())
 
 
 def _so_on(count: int) -> str:
@@ -153,8 +191,24 @@ def _streams(trace: Trace, step: Step) -> tuple[str, str]:
     parts = [", ".join(role) for role in roles.values() if role and role != ["kernels"]]
     if kernel_lanes:
         parts.insert(0, "the kernels" if kernel_lanes == 1 else f"kernels that share no data in turn on {kernel_lanes} streams")
-    waits = " with lab.stream('b').wait('a') where one uses what the other made" if after.waits else ""
-    return text, f"Give a stream each to {'; '.join(parts)}: lab.stream('other'){waits}."
+    made = ", ".join(f"lab.stream({after.names[lane]!r})" for lane in used if kernel_lanes < 2 or "kernels" not in roles[lane])
+    if kernel_lanes > 1:
+        several = f"streams = [lab.stream(f'kernels-{{i}}') for i in range(1, {kernel_lanes + 1})]"
+        made = ", ".join(filter(None, [several, made]))
+    return (
+        text,
+        f"Give a stream each to {'; '.join(parts)}: {made}.{_waits_between(after, lambda lane: repr(after.names[lane]))}",
+    )
+
+
+def _waits_between(program: Program, name: Callable[[int], str], lanes: Iterable[int] = ()) -> str:
+    """Say which streams then wait for which; of some streams, or of all."""
+    chosen = frozenset(lanes)
+    waits = _last_waits(program)
+    pairs = [pair for pair in waits if (not chosen or chosen.intersection(pair)) and not _is_implied(pair, waits)]
+    if not pairs:
+        return ""
+    return f" Where one uses what another made, or writes over what it reads: {_typed_waits(program, pairs, name)}."
 
 
 def _split_copies(trace: Trace, step: Step) -> tuple[str, str]:
@@ -165,19 +219,20 @@ def _split_copies(trace: Trace, step: Step) -> tuple[str, str]:
     gone = {work.kind for work, other in zip(before.works, after.works, strict=True) if work.lane != other.lane}
     what = " and ".join({UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}[kind] for kind in sorted(gone))
     text = f"On {shared} {what} stand in the way of other work: a stream runs its work in order."
-    fix = f"Give {what} a stream{' each' if len(gone) > 1 else ''} of their own: lab.stream('other')"
-    return text, f"{fix}, with lab.stream('b').wait('a') where one uses what the other made, or writes over what it reads."
+    own = {work.lane: changes.ROLES[0 if work.kind == UPLOAD else -1] for work in after.works if work.lane >= len(before.seats)}
+    made = ", ".join(f"lab.stream({role!r})" for role in own.values())
+    waits = _waits_between(after, lambda lane: repr(own[lane]) if lane in own else name(lane), own)
+    return text, f"Give {what} a stream{' each' if len(gone) > 1 else ''} of their own: {made}.{waits}"
 
 
 def _whole_card(trace: Trace, step: Step) -> tuple[str, str]:
     name = _namer(trace, step)
     before = step.before.program
     lanes = [lane for lane, seat in enumerate(before.seats) if seat and any(work.lane == lane for work in before.works)]
-    sizes = sorted({len(seat) for seat in before.seats if seat})
-    names = _listed([name(lane) for lane in lanes])
-    sms = ", ".join(f"{size}" for size in sizes)
-    text = f"Work of {names} has {sms} of {before.card.sm_count} SMs, fewer than it could use."
-    return text, f"Let {names} use the whole card: lab.stream(name) without partition=, or give the partition more SMs."
+    sizes = _listed([f"{name(lane)} has {len(before.seats[lane] or ())}" for lane in lanes])
+    text = f"Of {before.card.sm_count} SMs {sizes}, fewer than its work could use."
+    typed = ", ".join(f"lab.stream({name(lane)}, partition=None)" for lane in lanes[:_MOST_LINES])
+    return text, f"Let them use the whole card: {typed}. Or give the partition more SMs."
 
 
 def _other_part(trace: Trace, step: Step) -> tuple[str, str]:
@@ -202,6 +257,9 @@ def _first_of_all(trace: Trace, step: Step) -> tuple[str, str]:
 def _streams_before(trace: Trace, step: Step) -> tuple[str, str]:
     made = [call for call in step.before.program.calls if call.makes_stream]
     took = format_ns(sum(call.cost_ns for call in made))
+    if any("GreenCtx" in trace.names[trace.name[call.row]] for call in made if call.row >= 0):
+        text = f"The host made green contexts between launches, which took it {took}."
+        return text, "Make them before: lab.partitions.prepare(...) with all plans that come; going over to one is quick then."
     text = f"The host made {count_text(len(made), 'stream')} between launches, which took it {took}."
     return text, "Make streams once, before the loop: streams = [lab.stream(f's{i}') for i in range(n)]."
 

@@ -198,7 +198,7 @@ def in_streams(run: Run, count: int) -> Run | None:
         else:
             lanes.append(turn % count)
             turn += 1
-    return _spread(run, lanes, (*(f"kernels {number}" for number in range(1, count + 1)), *ROLES[::2]))
+    return _spread(run, lanes, (*(f"kernels-{number}" for number in range(1, count + 1)), *ROLES[::2]))
 
 
 def _spread(run: Run, lanes: Sequence[int], names: tuple[str, ...]) -> Run | None:
