@@ -112,7 +112,7 @@ def test_one_change_after_the_other_is_told_in_the_order_of_gain():
         ("chains_that_share_nothing_on_one_stream", "Give a stream each to kernels that share no data in turn on 8 streams"),
         (
             "copies_both_ways_on_one_stream",
-            "lab.stream('downloads'). Where one uses what another made, or writes over what it reads: lab.stream('downloads').wait('comp')",
+            "or writes over what it reads: lab.stream('downloads').wait('comp')",
         ),
         ("small_pageable_uploads_behind_kernels", "Copy small arrays from pinned memory, too"),
         ("streams_that_meet_after_each_round", "lab.stream('z').wait('w'), lab.stream('w').wait('x')"),
