@@ -112,7 +112,7 @@ from gpustreamlab.analysis._scale import (
     time_ticks,
 )
 from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
-from gpustreamlab.analysis._steps import Phase, Steps, StepsBy, name_tags, steps, tag_columns, tagged_name
+from gpustreamlab.analysis._steps import Phase, Steps, StepsBy, name_tags, named_steps, steps, tag_columns, tagged_name
 from gpustreamlab.analysis._stragglers import Lateness, Stragglers, stragglers
 from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (

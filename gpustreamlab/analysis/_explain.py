@@ -33,6 +33,7 @@ from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._stacks import find_host_bound, name_threads, with_operation
+from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
@@ -483,15 +484,15 @@ def work_of(trace: Trace, rows: BoolArray, name: object) -> BoolArray | None:
     """
     is_lane = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
     of_stream: BoolArray = rows & is_lane[trace.lane]
-    if name in trace.names and not of_stream.any():
-        return rows & descendants(trace, trace.name == trace.names.index(str(name)))
+    if not of_stream.any() and (named := spans_named(trace, str(name))).any():
+        return rows & descendants(trace, named)
     return of_stream if is_lane.any() else None
 
 
 def name_hint(trace: Trace, name: object) -> str:
     """Suggest the stream, range or kernel whose name is nearest."""
     streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
-    return nearest_hint(str(name)[:60], [*streams, *trace.names])
+    return nearest_hint(str(name)[:60], [*streams, *dict.fromkeys(name_tags(text).phase for text in trace.names)])
 
 
 def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, str]) -> list[Finding]:

@@ -21,7 +21,7 @@ from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.errors import InvalidNameError, OptionError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, display_name
-from gpustreamlab.typing import Cause, IdleKind, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, Cause, IdleKind, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +94,15 @@ def name_tags(name: str) -> NameTags:
     phase = " ".join(_STEP.sub(" ", _ASKED.sub(" ", name)).split()).strip(" ,;:()[]-_")
     requests = tuple(dict.fromkeys(filter(None, (asked[1] or asked[2]).split("/")))) if asked else ()
     return NameTags(phase or ("step" if step else "request"), requests, int(step[1]) if step else -1)
+
+
+def spans_named(trace: Trace, name: str) -> BoolArray:
+    """Tell which spans have a name, or else are ranges of that name in any step or request; shape (n_spans,), bool."""
+    if name in trace.names:
+        own: BoolArray = trace.name == trace.names.index(name)
+        return own
+    codes = [code for code, text in enumerate(trace.names) if name_tags(text).phase == name]
+    return np.isin(trace.name, codes) & np.isin(trace.kind, _HELD)
 
 
 class TagColumns(NamedTuple):
@@ -334,6 +343,13 @@ def steps(trace: Trace, by: StepsBy = "step") -> Steps:
         part_ns=part_ns[order],
         phases=_phases(trace, tags, work, keys[0]),
     )
+
+
+def named_steps(trace: Trace) -> Steps | None:
+    """Return the steps that ranges name, or else the requests; None where they name neither."""
+    tags = tag_columns(trace)
+    by: StepsBy = "step" if (tags.step >= 0).any() else "request"
+    return steps(trace, by) if by == "step" or tags.requests else None
 
 
 class _Work:

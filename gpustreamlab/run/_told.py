@@ -18,10 +18,9 @@ from gpustreamlab.analysis import (
     format_ns,
     format_share,
     is_work,
+    named_steps,
     over_wall,
     pending_text,
-    steps,
-    tag_columns,
     used_stream_count,
 )
 from gpustreamlab.errors import OptionError
@@ -62,7 +61,8 @@ def told_lines(trace: Trace) -> list[str]:
     lines += [f"Overlap: {found[:1].lower()}{found[1:]}"] if found else []
     try:
         lines.append(f"Idle: {card_idle(trace).line.removeprefix('idle ')}")
-        lines += [*_steps(trace), *_changes(trace)]
+        named = named_steps(trace)
+        lines += [*([] if named is None else [f"Steps: {named.text}"]), *_changes(trace)]
     except OptionError as error:  # several ranks
         lines.append(str(error))
     return [*(_cut(line) for line in lines), *_missing(trace)]
@@ -115,14 +115,6 @@ def _what(trace: Trace) -> str:
     ]
     more = [f"{len(order) - MOST_NAMES:,} more"] if len(order) > MOST_NAMES else []
     return f"What: {', '.join([*named, *more])}"
-
-
-def _steps(trace: Trace) -> list[str]:
-    """Say how long the steps, or else the requests, took that ranges tell of."""
-    tags = tag_columns(trace)
-    if (tags.step >= 0).any():
-        return [f"Steps: {steps(trace).text}"]
-    return [f"Requests: {steps(trace, 'request').text}"] if tags.requests else []
 
 
 def _changes(trace: Trace) -> list[str]:
