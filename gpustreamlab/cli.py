@@ -1,4 +1,4 @@
-"""The ``gpustreamlab`` command: ``run`` records a program, ``view`` and ``convert`` open traces, ``doctor`` looks around."""
+"""The ``gpustreamlab`` command: ``run`` records programs, ``snap`` looks into them, ``view`` and ``convert`` open traces, ..."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpustreamlab.backends.cuda.cupti._buffers import SOURCE, find_library
 from gpustreamlab.errors import GPUStreamLabError, OptionError
 from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
 from gpustreamlab.model import is_bare_page
-from gpustreamlab.run import add_run_parser, run
+from gpustreamlab.run import add_run_parser, add_running_parsers, attach, live, run, snap
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.trace import Trace, load_trace
 
@@ -99,6 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gpustreamlab {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_run_parser(commands)
+    add_running_parsers(commands, _open)
     doctor = commands.add_parser(
         "doctor",
         help="print what this machine supports, and the command that adds what is missing",
@@ -211,9 +212,15 @@ def view(options: argparse.Namespace) -> int:
             trace.timeline().save(page)
         done("timeline")
     print(*filter(None, texts), f"Timeline: {page}", sep="\n\n", flush=True)
-    if not options.no_open and _has_screen():
-        webbrowser.open(page.resolve().as_uri())
+    if not options.no_open:
+        _open(page)
     return 0
+
+
+def _open(page: Path) -> None:
+    """Open a page where there is a browser."""
+    if _has_screen():
+        webbrowser.open(page.resolve().as_uri())
 
 
 def convert(options: argparse.Namespace) -> int:
@@ -264,7 +271,15 @@ def _steps(trace: Trace) -> str:
 
 _MOST_EXPLAINED = 8  # GPUs that `view` explains
 _REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "idle": _idle, "steps": _steps, "why": _why}
-_COMMANDS = {"doctor": doctor, "view": view, "convert": convert, "compare": compare}
+_COMMANDS = {
+    "snap": snap,
+    "live": live,
+    "attach": attach,
+    "doctor": doctor,
+    "view": view,
+    "convert": convert,
+    "compare": compare,
+}
 _REFUSED_STATUS = {"compare": 2}  # Where 1 says something else than that a command could not do what it was asked
 
 

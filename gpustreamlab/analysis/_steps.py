@@ -32,7 +32,7 @@ LEAST_SHARE = 0.05  # Causes are told from this share of the time on
 MOST_CAUSES = 3
 
 _NO_ID = re.compile(r"[^\w.:@+-]")
-_ASKED = re.compile(r"(?<![a-zA-Z])req(?:uest)?s?(?:_?id)?(?:\s*[=:#]\s*([^\s,;)\]]+)|\s+(\d+)\b)", re.IGNORECASE)
+_ASKED = re.compile(r"(?<![a-zA-Z])(?:req|request)s?(?:_?id)?(?:\s*[=:#]\s*([^\s,;)\]]+)|\s+(\d+)\b)", re.IGNORECASE)
 _STEP = re.compile(r"(?<![a-zA-Z])(?:profiler)?(?:step|iteration|iter)\s*[=:#_\-]?\s*(\d{1,18})\b", re.IGNORECASE)
 _HELD = [SPAN_KINDS.index(kind) for kind in (SpanKind.RANGE, SpanKind.ANNOTATION)]
 

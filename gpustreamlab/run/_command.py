@@ -57,7 +57,7 @@ def add_run_parser(commands: Any) -> None:
         type=int,
         default=4096,
         metavar="MB",
-        help="size of the file that is kept while it runs (default: %(default)s)",
+        help="size of the file that is kept while it runs (default: %(default)s); older spans make room",
     )
     parser.add_argument("--children", action="store_true", help="record the Python processes, too, that the program starts")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
