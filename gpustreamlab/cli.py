@@ -1,4 +1,4 @@
-"""The ``gpustreamlab`` command: ``run`` records programs, ``snap`` looks into them, ``view`` and ``convert`` open traces, ..."""
+"""The ``gpustreamlab`` command: ``run`` records programs, ``snap`` looks into them, ``view`` opens traces, ..."""
 
 from __future__ import annotations
 

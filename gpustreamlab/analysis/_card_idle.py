@@ -53,12 +53,16 @@ class Repeats:
     @property
     def text(self) -> str:
         """For how long the card is idle in one, and where the host is meanwhile; how many there are, and how long they take."""
-        median_ns, late_ns = (float(np.quantile(self.duration_ns, share)) for share in (0.5, 0.95))
-        whole_ns = int(self.duration_ns.sum())
-        where = _where_text(self.calls, whole_ns)
-        idle = f"of {format_ns(median_ns)} a step the card is idle {format_share(int(self.idle_ns.sum()) / whole_ns)}{where}"
+        late_ns = float(np.quantile(self.duration_ns, 0.95))
         times = f"{count_text(len(self.start_ns), 'step')} (95% take at most {format_ns(late_ns)})"
-        return f"{idle}; {times} from one {display_name(self.name, 40)} to the next"
+        return f"{self.idle_text}; {times} from one {display_name(self.name, 40)} to the next"
+
+    @property
+    def idle_text(self) -> str:
+        """For how long the card is idle in one, and where the host is meanwhile."""
+        median_ns, whole_ns = float(np.quantile(self.duration_ns, 0.5)), int(self.duration_ns.sum())
+        where = _where_text(self.calls, whole_ns)
+        return f"of {format_ns(median_ns)} a step the card is idle {format_share(int(self.idle_ns.sum()) / whole_ns)}{where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -101,6 +105,15 @@ class CardIdle(Answer):
     def line(self) -> str:
         """How long it was idle, and where the host was, in a line."""
         return self._line()
+
+    @property
+    def brief(self) -> str:
+        """How long it was idle, in each step where there are steps, and where the host was; empty where it hardly was."""
+        if self.idle_ns < LEAST_SHARE * self.wall_ns or not len(self):
+            return ""
+        if len(self.steps.start_ns):
+            return self.steps.idle_text
+        return f"idle {format_share(self.idle_ns / self.wall_ns)}{_where_text(self.calls, self.wall_ns)}"
 
     def _line(self) -> str:
         if not self.wall_ns:

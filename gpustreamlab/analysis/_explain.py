@@ -211,11 +211,14 @@ def _explanation(
 
 
 def _idle_text(trace: Trace) -> str:
-    """Say why a card was idle with one stream; empty where it hardly was, or kernels are not known."""
-    if trace.metadata.tier is not CaptureTier.KERNELS or len({lane.process for lane in trace.lanes}) > 1:
-        return ""
+    """Say why a card was idle with one stream, as far as that is known."""
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        return "one stream of ranges, which contain waiting"
+    if len({lane.process for lane in trace.lanes}) > 1:
+        return "one stream"
     found = card_idle(trace)
-    return f"one stream, {found.line}" if found.idle_ns > LEAST_SHARE * found.wall_ns else ""
+    is_idle = found.idle_ns > LEAST_SHARE * found.wall_ns
+    return f"one stream, {found.line}" if is_idle else "one stream, hardly ever idle: only faster work helps"
 
 
 def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
