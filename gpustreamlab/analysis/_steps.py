@@ -20,8 +20,8 @@ from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_ca
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.errors import InvalidNameError, OptionError, nearest_hint
-from gpustreamlab.model import SPAN_KINDS, Lane, Trace, display_name
-from gpustreamlab.typing import BoolArray, Cause, IdleKind, Int64Array, SpanKind
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.typing import BoolArray, CaptureTier, Cause, IdleKind, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,27 +227,36 @@ class Steps(Answer):
         return frame
 
     def lanes_trace(self) -> Trace:
-        """Return the work as a trace with a lane for each step or request, and one for each batch that requests share.
+        """Return a trace with a lane for each step or request, and in it a range for each phase of it.
+
+        What several requests share is in the lane of each, with their number behind its name. The ranges last from the first
+        work in them to the last.
 
         Examples
         --------
         >>> names = ["decode request=7", "decode request=7/9", "prefill request=9"]
         >>> trace = Trace.from_columns(start_ns=[0, 9, 20], end_ns=[8, 19, 30], stream=["a", "a", "b"], name=names)
-        >>> [lane.name for lane in steps(trace, "request").lanes_trace().lanes]
-        ['request 7', 'requests 7, 9', 'request 9']
+        >>> lanes = steps(trace, "request").lanes_trace()
+        >>> [(lanes.lanes[lane].name, lanes.names[name]) for lane, name in zip(lanes.lane, lanes.name)]
+        [('request 7', 'decode'), ('request 7', 'decode ÷ 2'), ('request 9', 'decode ÷ 2'), ('request 9', 'prefill')]
         """
-        tags = tag_columns(self.trace)
-        code = tags.step if self.by == "step" else tags.request
-        rows = np.flatnonzero(code >= 0)
-        rows = rows[np.isin(self.trace.kind[rows], _HELD) | counted_rows(self.trace)[rows]]
-        part = self.trace[np.sort(rows)]
-        used, first, lane = np.unique(code[np.sort(rows)], return_index=True, return_inverse=True)
-        order = np.argsort(first, kind="stable")
-        texts = [tags.requests[one] if self.by == "request" else (str(one),) for one in used[order].tolist()]
-        lanes = [Lane(name=f"{self.by}{'s' * (len(text) > 1)} {', '.join(text)}") for text in texts]
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order))
-        return replace(part, lane=place[lane.reshape(-1)], lanes=tuple(lanes), counters=type(part.counters)())
+        tags, keys, work, code = _find(self.trace, self.by)
+        start_ns, end_ns = _extents(work.instance, keys.shape[1], self.trace.start_ns[work.row], self.trace.end_ns[work.row])
+        own = np.full(keys.shape[1], -1, np.int64)
+        own[work.instance] = code[work.row]
+        ran = np.flatnonzero(own >= 0)
+        row, label, sharers, _ = _members(tags, self.by, own[ran])
+        texts = _flat(tags.requests)
+        made = type(self.trace).from_columns(
+            start_ns=start_ns[ran[row]],
+            end_ns=end_ns[ran[row]],
+            stream=[f"{self.by} {one if self.by == 'step' else texts[one]}" for one in label.tolist()],
+            name=[
+                f"{tags.phases[phase]}{f' ÷ {count}' if count > 1 else ''}"
+                for phase, count in zip(keys[0, ran[row]].tolist(), sharers.tolist(), strict=True)
+            ],
+        )
+        return replace(made, metadata=replace(self.trace.metadata, tier=CaptureTier.RANGES, capture_windows=(), devices=()))
 
     def _line(self) -> str:
         if not len(self):
@@ -308,18 +317,7 @@ def steps(trace: Trace, by: StepsBy = "step") -> Steps:
         raise OptionError(
             f"steps() is by 'step' or 'request', not {str(by)[:40]!r}. {nearest_hint(str(by), get_args(StepsBy))}"
         )
-    tags = tag_columns(trace)
-    is_told = by == "request" or bool((tags.step >= 0).any())
-    asked_ns = trace.queued_ns if is_told else trace.start_ns
-    tags = tags if is_told else _repeats(trace, tags)
-    code = tags.step if by == "step" else tags.request
-    inside = np.flatnonzero((code >= 0) & (tags.phase >= 0))
-    keys, place = np.unique(np.stack((tags.phase, tags.step, tags.request))[:, inside], axis=1, return_inverse=True)
-    of_row = np.full(len(trace), -1, np.int64)
-    of_row[inside] = place.reshape(-1)
-    since_ns = np.full(keys.shape[1], np.iinfo(np.int64).max)
-    np.minimum.at(since_ns, of_row[inside], asked_ns[inside])
-    work = _Work(trace, of_row, since_ns)
+    tags, keys, work, code = _find(trace, by)
     row, group, sharers, turn = _members(tags, by, code[work.row])
     labels, group = np.unique(group, return_inverse=True)
     lasted_ns = trace.duration_ns[work.row[row]]
@@ -343,6 +341,23 @@ def steps(trace: Trace, by: StepsBy = "step") -> Steps:
         part_ns=part_ns[order],
         phases=_phases(trace, tags, work, keys[0]),
     )
+
+
+def _find(trace: Trace, by: StepsBy) -> tuple[TagColumns, Int64Array, _Work, Int64Array]:
+    """Return the tags, the instances (phase, step and requests of each), their work, and the step or requests of each row."""
+    tags = tag_columns(trace)
+    is_told = by == "request" or bool((tags.step >= 0).any())
+    asked_ns = trace.queued_ns if is_told else trace.start_ns
+    tags = tags if is_told else _repeats(trace, tags)
+    code = tags.step if by == "step" else tags.request
+    inside = np.flatnonzero((code >= 0) & (tags.phase >= 0))
+    keys, place = np.unique(np.stack((tags.phase, tags.step, tags.request))[:, inside], axis=1, return_inverse=True)
+    of_row = np.full(len(trace), -1, np.int64)
+    of_row[inside] = place.reshape(-1)
+    since_ns = np.full(keys.shape[1], np.iinfo(np.int64).max)
+    np.minimum.at(since_ns, of_row[inside], asked_ns[inside])
+    work = _Work(trace, of_row, since_ns)
+    return tags, keys, work, code
 
 
 def named_steps(trace: Trace) -> Steps | None:

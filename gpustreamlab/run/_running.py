@@ -175,14 +175,20 @@ def live(options: argparse.Namespace) -> int:
     return 0
 
 
+_AGAIN = """<script>{let used = -1e9
+for (const kind of ["pointerdown", "wheel", "keydown"]) addEventListener(kind, () => { used = performance.now() }, true)
+setInterval(() => { if (performance.now() - used > 15000) location.reload() }, EVERY_MS)}</script>"""
+"""Loads a page anew; not for 15 s after somebody used it."""
+
+
 def _write_live(trace: Trace, page: Path, every_s: float) -> None:
     """Write a page that loads itself anew; whoever loads it meanwhile gets the one before."""
     partial = page.with_name(f".{page.stem}-{os.getpid()}.html")
     try:
         trace.timeline().save(partial)
         text = partial.read_text(encoding="utf-8")
-        again = f'<head><meta http-equiv="refresh" content="{every_s:g}">'
-        partial.write_text(text.replace("<head>", again, 1), encoding="utf-8")
+        again = _AGAIN.replace("EVERY_MS", f"{1e3 * every_s:.0f}")
+        partial.write_text(text.replace("<head>", f"<head>{again}", 1), encoding="utf-8")
         partial.replace(page)
     finally:
         partial.unlink(missing_ok=True)

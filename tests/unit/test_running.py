@@ -124,7 +124,7 @@ def test_a_live_page_follows_until_the_process_ends(start, capsys, monkeypatch):
     monkeypatch.setattr(_running, "time", SimpleNamespace(sleep=sleep))
     assert cli.main(["live", str(server.pid), "--no-open", "--every", "0.5", "--last", "60"]) == 0
     assert [seconds for seconds, _ in seen] == [0.5] * 3
-    again = '<meta http-equiv="refresh" content="0.5">'
+    again = "location.reload() }, 500)"
     assert all(again in text for _, text in seen)
     assert again not in page.read_text()
     assert seen[0][1] != seen[1][1], "what came meanwhile is drawn"

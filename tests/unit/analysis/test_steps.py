@@ -137,10 +137,17 @@ def test_where_no_range_says_a_step_what_repeats_counts():
     assert "no range says" in str(lab.trace.steps("request"))
 
 
-def test_a_lane_for_each_batch():
+def test_a_lane_for_each_request_shows_its_phases_and_promises_nothing():
     lanes = _served().steps("request").lanes_trace()
-    assert [lane.name for lane in lanes.lanes][:2] == ["request 100", "requests 0, 1"]
-    assert lanes.duration_ns[lanes.kind == 1].sum() == 2 * 300_000 + 4 * 100_000
+    assert sorted(lane.name for lane in lanes.lanes) == sorted(f"request {one}" for one in (0, 1, 2, 3, 4, 100, 102))
+    own = lanes.where(stream="request 1")
+    assert [own.names[code] for code in own.name] == ["decode ÷ 2"] * 2
+    assert own.start_ns[1] >= own.end_ns[0]
+    assert lanes.metadata.simulated
+    # A request is no stream: what would be said of streams is not said of it.
+    assert lanes.explain().forecast is None
+    assert not any(one.saves_ns for one in lanes.explain().findings)
+    assert len(_served().steps().lanes_trace().lanes) == 4
 
 
 def test_columns_go_to_parquet_and_do_not_come_twice(tmp_path):
