@@ -21,7 +21,7 @@ from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.errors import InvalidNameError, OptionError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, Cause, IdleKind, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, Cause, IdleKind, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,7 +229,7 @@ class Steps(Answer):
     def lanes_trace(self) -> Trace:
         """Return a trace with a lane for each step or request, and in it a range for each phase of it.
 
-        What several requests share is in the lane of each, with their number behind its name. The ranges last from the first
+        What several requests share is in the lane of each, and its name says so. The ranges last from the first
         work in them to the last.
 
         Examples
@@ -238,7 +238,7 @@ class Steps(Answer):
         >>> trace = Trace.from_columns(start_ns=[0, 9, 20], end_ns=[8, 19, 30], stream=["a", "a", "b"], name=names)
         >>> lanes = steps(trace, "request").lanes_trace()
         >>> [(lanes.lanes[lane].name, lanes.names[name]) for lane, name in zip(lanes.lane, lanes.name)]
-        [('request 7', 'decode'), ('request 7', 'decode ÷ 2'), ('request 9', 'decode ÷ 2'), ('request 9', 'prefill')]
+        [('request 7', 'decode'), ('request 7', 'decode, shared'), ('request 9', 'decode, shared'), ('request 9', 'prefill')]
         """
         tags, keys, work, code = _find(self.trace, self.by)
         start_ns, end_ns = _extents(work.instance, keys.shape[1], self.trace.start_ns[work.row], self.trace.end_ns[work.row])
@@ -252,11 +252,14 @@ class Steps(Answer):
             end_ns=end_ns[ran[row]],
             stream=[f"{self.by} {one if self.by == 'step' else texts[one]}" for one in label.tolist()],
             name=[
-                f"{tags.phases[phase]}{f' ÷ {count}' if count > 1 else ''}"
+                f"{tags.phases[phase]}{', shared' * (count > 1)}"
                 for phase, count in zip(keys[0, ran[row]].tolist(), sharers.tolist(), strict=True)
             ],
+            kind=SpanKind.ANNOTATION,
         )
-        return replace(made, metadata=replace(self.trace.metadata, tier=CaptureTier.RANGES, capture_windows=(), devices=()))
+        # No stream is busy with them: what is said of streams, as that they share a queue, would be wrong of requests.
+        lanes = tuple(replace(lane, kind=LaneKind.STREAM, name=lane.name.removeprefix("host: ")) for lane in made.lanes)
+        return replace(made, lanes=lanes, metadata=replace(self.trace.metadata, devices=()))
 
     def _line(self) -> str:
         if not len(self):

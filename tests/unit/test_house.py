@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_080, 9),
     "adapters": (1_010, 4),
-    "analysis": (13_760, 37),
+    "analysis": (13_800, 37),
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (4_600, 15),
@@ -24,7 +24,7 @@ CEILINGS = {
     "notebook": (3_020, 11),
     "programs": (4_120, 9),
     "recorder": (5_090, 12),
-    "run": (1_440, 10),
+    "run": (1_450, 10),
     "run/site": (60, 1),
     "schedule": (1_010, 3),
     "sinks": (1_390, 4),

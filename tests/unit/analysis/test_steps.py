@@ -141,12 +141,11 @@ def test_a_lane_for_each_request_shows_its_phases_and_promises_nothing():
     lanes = _served().steps("request").lanes_trace()
     assert sorted(lane.name for lane in lanes.lanes) == sorted(f"request {one}" for one in (0, 1, 2, 3, 4, 100, 102))
     own = lanes.where(stream="request 1")
-    assert [own.names[code] for code in own.name] == ["decode ÷ 2"] * 2
+    assert [own.names[code] for code in own.name] == ["decode, shared"] * 2
     assert own.start_ns[1] >= own.end_ns[0]
     assert lanes.metadata.simulated
     # A request is no stream: what would be said of streams is not said of it.
-    assert lanes.explain().forecast is None
-    assert not any(one.saves_ns for one in lanes.explain().findings)
+    assert not lanes.explain().findings
     assert len(_served().steps().lanes_trace().lanes) == 4
 
 
