@@ -34,6 +34,7 @@ from gpustreamlab.typing import CaptureTier, SessionState
 CUDA_MODULES = ("torch", "cupy", "numba.cuda", "cuda.bindings", "cuda.core", "jax", "pycuda.driver", "tensorflow", "tensorrt")
 """Modules that use CUDA: the recording begins with the first one."""
 SIM = BACKEND_NAMES[1]
+LEAST_LIMIT_MB = 8  # Names alone, which never leave a file, take 2 MB where they are many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

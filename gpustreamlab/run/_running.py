@@ -18,7 +18,7 @@ from typing import Any
 from gpustreamlab.errors import BackendUnavailableError, OptionError, TraceFileError
 from gpustreamlab.exchange import find_writer
 from gpustreamlab.model import is_bare_page
-from gpustreamlab.run._recording import ProgramRecording, Wanted
+from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
 from gpustreamlab.run._told import told_lines
 from gpustreamlab.sinks.spool import read_spool
 from gpustreamlab.streams.life import open_sessions
@@ -227,7 +227,7 @@ def attach(options: argparse.Namespace) -> int:
     if spools_of(pid):
         print(f"Process {pid} is recorded already. What it did: gpustreamlab snap {pid}")
         return 0
-    facts = {"backend": options.backend, "device": options.device, "limit_bytes": max(1, options.limit) << 20}
+    facts = {"backend": options.backend, "device": options.device, "limit_bytes": max(LEAST_LIMIT_MB, options.limit) << 20}
     with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
         script, answer = Path(folder) / "attach.py", Path(folder) / "answer"
         facts |= {"stem": str(Path.cwd() / f"process-{pid}"), "answer": str(answer)}

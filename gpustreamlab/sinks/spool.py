@@ -18,7 +18,7 @@ from gpustreamlab._util.defences import HomeProcess, delayed_interrupts, process
 from gpustreamlab.errors import DeviceError, OptionError, SpoolWarning, TraceError, TraceFileError
 from gpustreamlab.exchange import check_format, read_as, read_ranks
 from gpustreamlab.model import Trace
-from gpustreamlab.recorder import START, Chunk, Recorder, fold, join
+from gpustreamlab.recorder import START, Chunk, Recorder, fold, join, newer_half
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder, SpoolFile
 from gpustreamlab.typing import SpoolState
 
@@ -197,10 +197,9 @@ class Spool:
         chunk = self._recorder.changes(START, collects=False)._replace(tables=self._recorder.tables)
         told = {**facts, "unfinished": self._recorder.unfinished()}
         while len(data := self._encoder.head + self._encoder.encode(chunk, self._stamped(told))) > self.limit_bytes // 2:
-            count = chunk.row_count // 2
-            if count < LEAST_ROWS:
+            if chunk.row_count < LEAST_ROWS:  # names alone take more
                 return False
-            chunk = chunk._replace(rows=chunk.rows[:, -count:], missed=chunk.missed + chunk.row_count - count)
+            chunk = newer_half(chunk)
         with delayed_interrupts():
             self._file.replace(data)
             self._place, self._row_count, self._missed_count = chunk.place, chunk.row_count, chunk.missed

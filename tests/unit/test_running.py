@@ -217,12 +217,15 @@ def test_a_ring_keeps_the_newest_in_a_bounded_file(tmp_path):
     path = tmp_path / "ring.gsl"
     with gsl.Session("sim", ring_size=2_000) as lab:
         spool = Spool(SpoolFile(path, limit_bytes=LEAST_LIMIT_BYTES), lab._recorder, is_ring=True)
-        lab.stream("a")
+        a, b = lab.stream("a"), lab.stream("b")
         largest, renewed, before = 0, 0, 0
         for step in range(60):
             for _ in range(100):
                 with lab.on("a", "work", step=step):
                     spin(lab, 1_000)
+            b.wait(a)
+            with lab.on("b", "more", step=step):
+                lab.xp.ones(100)
             lab.synchronize()
             spool.refresh()
             # THEN at each moment the file is bounded, can be read, and ends with the newest
