@@ -234,7 +234,7 @@ class ProgramRecording:
         path = free_path(self._wanted.stem.with_name(f"{self._wanted.stem.name}.gsl"))
         file = open_spool_file(path, self._wanted.spool_limit_bytes)
         assert file is not None  # noqa: S101 - for the type checker
-        session._spool = Spool(file, session._recorder, is_ring=True)
+        session._spool = Spool(file, session._recorder, is_ring=os.name == "posix")  # elsewhere no open file is replaced
         self._spools[path] = session
         if not self._is_told:
             self._is_told = True

@@ -26,7 +26,7 @@ from gpustreamlab.trace import Trace, as_trace
 
 SUFFIX = ".gsl"  # Of files that sessions are spooled to
 ATTACHED_LIMIT_MB = 64
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S, TELL_AFTER_S = 0.1, 2.0
 _attached: list[ProgramRecording] = []  # That of this process, if it was begun from outside
 
 
@@ -271,9 +271,13 @@ def _execute(pid: int, script: Path) -> None:
 
 def _answered(pid: int, answer: Path) -> str:
     """Wait until the process has begun, which is between two lines of its Python; return what went wrong."""
+    is_told, since_s = False, time.monotonic()
     while not answer.exists():
         if not Path(f"/proc/{pid}").exists():
             return "it has ended"
+        if not is_told and time.monotonic() - since_s > TELL_AFTER_S:
+            is_told = True
+            print(f"Process {pid} has to come to its next line of Python; until then this waits, or Ctrl-C.", flush=True)
         time.sleep(LOOK_EVERY_S)
     return answer.read_text(encoding="utf-8")
 
@@ -294,8 +298,9 @@ def begin_attached(told: str) -> None:
         )
         recording = ProgramRecording(wanted, str, str)
         _attached.append(recording)
+        before = open_sessions()
         recording.start()
-        for session in open_sessions():
+        for session in before:
             recording.follow(session)
         problem = "; ".join(recording.problems)
     except Exception as error:  # noqa: BLE001 - it is the user's process
