@@ -1,4 +1,4 @@
-"""The ``gpustreamlab`` command: ``run`` records a program, ``view`` and ``convert`` open traces, ``doctor`` looks around."""
+"""The ``gpustreamlab`` command: ``run`` records programs, ``snap`` looks into them, ``view`` opens traces, ..."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import platform
 import shutil
 import sys
 import textwrap
+import traceback
 import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,13 +23,13 @@ from typing import Any
 from gpustreamlab import __version__
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line, wrap_lines
-from gpustreamlab.analysis import counts_text, judge, summary_text
+from gpustreamlab.analysis import counts_text, judge, named_steps, summary_text
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
 from gpustreamlab.backends.cuda.cupti._buffers import SOURCE, find_library
 from gpustreamlab.errors import GPUStreamLabError, OptionError
 from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
 from gpustreamlab.model import is_bare_page
-from gpustreamlab.run import add_run_parser, run
+from gpustreamlab.run import add_run_parser, add_running_parsers, attach, live, run, snap
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.trace import Trace, load_trace
 
@@ -78,6 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _REFUSED_STATUS.get(options.command, 1)
     except KeyboardInterrupt:
         return _INTERRUPTED_STATUS
+    except Exception:
+        if options.command not in _REFUSED_STATUS:
+            raise
+        traceback.print_exc()  # Python's own status for it, 1, would say that the run is slower
+        return _REFUSED_STATUS[options.command]
     return status
 
 
@@ -96,6 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gpustreamlab {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_run_parser(commands)
+    add_running_parsers(commands, _open)
     doctor = commands.add_parser(
         "doctor",
         help="print what this machine supports, and the command that adds what is missing",
@@ -160,6 +167,9 @@ def compare(options: argparse.Namespace) -> int:
     if options.update and not options.base.startswith("@"):
         raise OptionError("--update writes a named baseline: gpustreamlab compare @main new.parquet --update")
     new = load_trace(options.new)
+    if options.base.startswith("@") and not base.exists() and not options.update:
+        again = f"gpustreamlab compare {options.base} NEW --update"
+        raise OptionError(f"There is no baseline {options.base} yet. Let a run be it: {again}")
     is_first = options.update and not base.exists()
     old = new if is_first else load_trace(base)
     verdict = judge(old, new, gate=options.gate, expected=options.expect)
@@ -205,9 +215,15 @@ def view(options: argparse.Namespace) -> int:
             trace.timeline().save(page)
         done("timeline")
     print(*filter(None, texts), f"Timeline: {page}", sep="\n\n", flush=True)
-    if not options.no_open and _has_screen():
-        webbrowser.open(page.resolve().as_uri())
+    if not options.no_open:
+        _open(page)
     return 0
+
+
+def _open(page: Path) -> None:
+    """Open a page where there is a browser."""
+    if _has_screen():
+        webbrowser.open(page.resolve().as_uri())
 
 
 def convert(options: argparse.Namespace) -> int:
@@ -251,9 +267,22 @@ def _idle(trace: Trace) -> str:
     return str(found) if found else ""
 
 
+def _steps(trace: Trace) -> str:
+    """Say how long the steps or requests took that ranges name."""
+    return str(named_steps(trace) or "")
+
+
 _MOST_EXPLAINED = 8  # GPUs that `view` explains
-_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "idle": _idle, "why": _why}
-_COMMANDS = {"doctor": doctor, "view": view, "convert": convert, "compare": compare}
+_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "idle": _idle, "steps": _steps, "why": _why}
+_COMMANDS = {
+    "snap": snap,
+    "live": live,
+    "attach": attach,
+    "doctor": doctor,
+    "view": view,
+    "convert": convert,
+    "compare": compare,
+}
 _REFUSED_STATUS = {"compare": 2}  # Where 1 says something else than that a command could not do what it was asked
 
 

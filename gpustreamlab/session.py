@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Never, Self, TypeVar
 
 from gpustreamlab._util.defences import ProcessBound
 from gpustreamlab._util.words import StandsElsewhere
-from gpustreamlab.analysis import Explanation, Share
+from gpustreamlab.analysis import Explanation, Share, tagged_name
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.bench import Bench
 from gpustreamlab.errors import CloseError, OptionError, PartitionError, SessionError
@@ -372,7 +372,14 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         self._life.require_open("record a block")
         return Recorded(lambda: self, stacks=stacks)
 
-    def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
+    def on(
+        self,
+        stream: str | Stream | SupportsCudaStream,
+        label: str | None = None,
+        *,
+        request: object = None,
+        step: int | None = None,
+    ) -> Selection:
         """Select a stream for this thread, and record a range around what runs in the ``with`` block.
 
         CuPy, torch, Numba-CUDA and what ``lab.recording.adapters`` lists follow, if they are loaded (or the simulated device's
@@ -383,6 +390,8 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         stream, label
             A stream's name, a `Stream`, or any object with ``__cuda_stream__``, which becomes one on first use; and the name of
             the range, the stream's if None.
+        request, step
+            What the range is of, see `range`.
 
         Raises
         ------
@@ -392,7 +401,10 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         chosen = self._choose(stream)
         if label is not None and type(label) is not str:
             check_label(label)
-        return Selection(self._selections, chosen, chosen.name if label is None else label)
+        name = chosen.name if label is None else label
+        if request is not None or step is not None:
+            name = tagged_name(name, request=request, step=step)
+        return Selection(self._selections, chosen, name)
 
     def select(self, stream: str | Stream | SupportsCudaStream) -> Selection:
         """Select a stream for this thread in a ``with`` block, as `on` does, without a range.
@@ -407,14 +419,24 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         """
         return Selection(self._selections, self._choose(stream), None)
 
-    def range(self, label: str) -> Range:
+    def range(self, label: str, *, request: object = None, step: int | None = None) -> Range:
         """Return a named range on the stream selected in this thread, to enter with ``with``. Ranges nest.
+
+        Parameters
+        ----------
+        label
+            Its name.
+        request, step
+            The request that it works for, a text or a number, or several that share a batch; and the number of the step.
+            ``trace.steps("request")`` and ``trace.steps()`` ask for them.
 
         Raises
         ------
         SelectionError, InvalidNameError
-            If no stream is selected in this thread; if the label is no text.
+            If no stream is selected in this thread; if the label is no text, or the step no number.
         """
+        if request is not None or step is not None:
+            label = tagged_name(check_label(label), request=request, step=step)
         try:
             known: Range = self._recorder.local.state.writer.ranges[label]
         except (AttributeError, KeyError, TypeError):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         Overlap,
         Quality,
         Share,
+        Steps,
+        StepsBy,
         Stragglers,
         Strays,
         Totals,
@@ -165,6 +167,18 @@ class Trace(model.Trace):
         [['compute', 1, 200], ['copy', 1, 100]]
         """
         return analysis.totals(self, by, t0_ns, t1_ns)
+
+    def steps(self, by: StepsBy = "step") -> Steps:
+        """Return how long each step or request took, and what held it up; see `gpustreamlab.analysis.steps`.
+
+        Examples
+        --------
+        >>> names = ["decode request=7", "decode request=7/9"]
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[40, 70], stream=["a", "a"], name=names)
+        >>> trace.steps("request").to_pandas()[["request", "busy_ns", "part_ns"]].values.tolist()
+        [['7', 60, 50], ['9', 20, 10]]
+        """
+        return analysis.steps(self, by)
 
     def timeline(self) -> Timeline:
         """Return a picture of the trace, which shows itself and can be saved.

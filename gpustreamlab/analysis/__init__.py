@@ -112,6 +112,7 @@ from gpustreamlab.analysis._scale import (
     time_ticks,
 )
 from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
+from gpustreamlab.analysis._steps import Phase, Steps, StepsBy, name_tags, named_steps, steps, tag_columns, tagged_name
 from gpustreamlab.analysis._stragglers import Lateness, Stragglers, stragglers
 from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (
@@ -163,6 +164,7 @@ __all__ = [
     "PathPart",
     "Quality",
     "QueueLength",
+    "Steps",
     "Stragglers",
     "Strays",
     "Totals",
@@ -179,6 +181,7 @@ __all__ = [
     "overlap",
     "plan_partitions",
     "quality",
+    "steps",
     "stragglers",
     "strays",
     "totals",

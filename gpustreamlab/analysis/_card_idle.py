@@ -35,7 +35,7 @@ LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Steps:
+class Repeats:
     """Steps that a run repeats: from one start of a range, or of work, that comes once in each, to the next."""
 
     name: str
@@ -53,12 +53,16 @@ class Steps:
     @property
     def text(self) -> str:
         """For how long the card is idle in one, and where the host is meanwhile; how many there are, and how long they take."""
-        median_ns, late_ns = (float(np.quantile(self.duration_ns, share)) for share in (0.5, 0.95))
-        whole_ns = int(self.duration_ns.sum())
-        where = _where_text(self.calls, whole_ns)
-        idle = f"of {format_ns(median_ns)} a step the card is idle {format_share(int(self.idle_ns.sum()) / whole_ns)}{where}"
+        late_ns = float(np.quantile(self.duration_ns, 0.95))
         times = f"{count_text(len(self.start_ns), 'step')} (95% take at most {format_ns(late_ns)})"
-        return f"{idle}; {times} from one {display_name(self.name, 40)} to the next"
+        return f"{self.idle_text}; {times} from one {display_name(self.name, 40)} to the next"
+
+    @property
+    def idle_text(self) -> str:
+        """For how long the card is idle in one, and where the host is meanwhile."""
+        median_ns, whole_ns = float(np.quantile(self.duration_ns, 0.5)), int(self.duration_ns.sum())
+        where = _where_text(self.calls, whole_ns)
+        return f"of {format_ns(median_ns)} a step the card is idle {format_share(int(self.idle_ns.sum()) / whole_ns)}{where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -85,7 +89,7 @@ class CardIdle(Answer):
     functions: tuple[tuple[str, int], ...]
     """Functions of Python in which that thread was seen in the gaps until the launch, and how often; most first. Empty without
     samples."""
-    steps: Steps
+    steps: Repeats
     """The steps that the run repeats, where there are any."""
 
     _columns: ClassVar = ("row", "before", "start_ns", "duration_ns")
@@ -101,6 +105,15 @@ class CardIdle(Answer):
     def line(self) -> str:
         """How long it was idle, and where the host was, in a line."""
         return self._line()
+
+    @property
+    def brief(self) -> str:
+        """How long it was idle, in each step where there are steps, and where the host was; empty where it hardly was."""
+        if self.idle_ns < LEAST_SHARE * self.wall_ns or not len(self):
+            return ""
+        if len(self.steps.start_ns):
+            return self.steps.idle_text
+        return f"idle {format_share(self.idle_ns / self.wall_ns)}{_where_text(self.calls, self.wall_ns)}"
 
     def _line(self) -> str:
         if not self.wall_ns:
@@ -282,7 +295,7 @@ def _where_text(calls: tuple[tuple[str, int], ...], whole_ns: int) -> str:
     return f": {', '.join(named)}" if named else ""
 
 
-def _with_calls(steps: Steps, trace: Trace, thread: int, gaps: tuple[Int64Array, Int64Array, Int64Array]) -> Steps:
+def _with_calls(steps: Repeats, trace: Trace, thread: int, gaps: tuple[Int64Array, Int64Array, Int64Array]) -> Repeats:
     """Return steps with where the host was in their gaps; these have a start, when their work was launched, and an end."""
     if not len(steps.start_ns):
         return steps
@@ -303,7 +316,7 @@ def _seen_in(trace: Trace, starts: Int64Array, ends: Int64Array) -> tuple[tuple[
     return tuple((trace.names[code], int(counts[code])) for code in np.argsort(-counts, kind="stable").tolist() if counts[code])
 
 
-def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64Array) -> Steps:
+def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64Array) -> Repeats:
     """Find what a run repeats: ranges first, then work, which is given in the order of its starts."""
     marks = np.flatnonzero((trace.kind == _RANGE) | (trace.kind == _ANNOTATION))
     marks = marks[np.argsort(trace.start_ns[marks], kind="stable")]
@@ -320,7 +333,7 @@ def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64A
             queued_ns = np.maximum.accumulate(trace.queued_ns[rows])
             began_ns = trace.start_ns[rows[np.minimum(np.searchsorted(queued_ns, began_ns), len(rows) - 1)]]
         before_ns = _idle_before_ns(starts, ends, began_ns) if len(starts) else np.zeros(len(began_ns), np.int64)
-        return Steps(
+        return Repeats(
             name=groups[int(trace.name[own[0]])],
             start_ns=began_ns[:-1],
             duration_ns=np.diff(began_ns),
@@ -328,7 +341,7 @@ def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64A
             calls=(),
         )
     nothing = np.empty(0, np.int64)
-    return Steps(name="", start_ns=nothing, duration_ns=nothing, idle_ns=nothing, calls=())
+    return Repeats(name="", start_ns=nothing, duration_ns=nothing, idle_ns=nothing, calls=())
 
 
 def _periodic(codes: Int64Array, *, least: int) -> Int64Array:

@@ -20,6 +20,7 @@ from gpustreamlab.analysis._host_waits import host_waits
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._report import Answer
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
+from gpustreamlab.analysis._steps import spans_named, steps
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
@@ -301,10 +302,12 @@ def judge(base: Trace, new: Trace, *, gate: float | None = None, expected: Seque
     Raises
     ------
     OptionError
-        If an expression cannot be read, or nothing ran in one of both that could be compared by time.
+        If an expression or the gate cannot be read, or nothing ran in one of both that could be compared by time.
     StreamNotFoundError
         If one names what did not run.
     """
+    if gate is not None and not 0 <= gate < float("inf"):
+        raise OptionError(f"gate is {gate:g}; it is how much longer the run may take, in percent from 0 on: --gate 5")
     checked = tuple(check_expression(new, expression) for expression in expected)
     verdict = Verdict(comparison=compare_traces(base, new), gate=gate, checked=checked)
     if gate is not None and not (verdict.comparison.a.wall_ns and verdict.comparison.b.wall_ns):
@@ -321,8 +324,8 @@ def check_expression(trace: Trace, expression: str) -> Checked:
         The run.
     expression
         ``overlap(a, b)``, the share of the shorter one's time; ``wall``; ``idle``, the share of that in which nothing ran;
-        ``total(name)``, ``p50(name)`` and ``p95(name)``, times of a stream, range or kernel; ``count(name)``; ``host_waits``;
-        ``strays``. Then a comparison, and a number: ``20 ms``, ``60%``, ``0.6``.
+        ``total(name)``, ``p50(name)`` and ``p95(name)``, times of a stream, range or kernel, or of each ``step`` or
+        ``request``; ``count(name)``; ``host_waits``; ``strays``. Then a comparison, and a number: ``20 ms``, ``60%``, ``0.6``.
 
     Raises
     ------
@@ -414,7 +417,13 @@ def _idle(trace: Trace) -> float:
 
 def _durations_ns(trace: Trace, name: str) -> Int64Array:
     """Return how long each span of a name took; of a stream's name, each piece of its work."""
-    own = trace.name == trace.names.index(name) if name in trace.names else _rows_of(trace, name)
+    own = spans_named(trace, name)
+    if not own.any() and (name == "step" or name == "request"):
+        lasted_ns = steps(trace, "step" if name == "step" else "request").duration_ns
+        if not len(lasted_ns):
+            raise StreamNotFoundError(f"No range says of which {name} it is: lab.range('decode', {name}=3)")
+        return lasted_ns
+    own = own if own.any() else _rows_of(trace, name)
     if not own.any():
         raise StreamNotFoundError(f"Nothing called {name!r:.60} ran. {name_hint(trace, name)}")
     durations_ns: Int64Array = trace.duration_ns[own]

@@ -33,6 +33,7 @@ from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._stacks import find_host_bound, name_threads, with_operation
+from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
@@ -210,11 +211,14 @@ def _explanation(
 
 
 def _idle_text(trace: Trace) -> str:
-    """Say why a card was idle with one stream; empty where it hardly was, or kernels are not known."""
-    if trace.metadata.tier is not CaptureTier.KERNELS or len({lane.process for lane in trace.lanes}) > 1:
-        return ""
+    """Say why a card was idle with one stream, as far as that is known."""
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        return "one stream of ranges, which contain waiting"
+    if len({lane.process for lane in trace.lanes}) > 1:
+        return "one stream"
     found = card_idle(trace)
-    return f"one stream, {found.line}" if found.idle_ns > LEAST_SHARE * found.wall_ns else ""
+    is_idle = found.idle_ns > LEAST_SHARE * found.wall_ns
+    return f"one stream, {found.line}" if is_idle else "one stream, hardly ever idle: only faster work helps"
 
 
 def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
@@ -483,15 +487,15 @@ def work_of(trace: Trace, rows: BoolArray, name: object) -> BoolArray | None:
     """
     is_lane = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
     of_stream: BoolArray = rows & is_lane[trace.lane]
-    if name in trace.names and not of_stream.any():
-        return rows & descendants(trace, trace.name == trace.names.index(str(name)))
+    if not of_stream.any() and (named := spans_named(trace, str(name))).any():
+        return rows & descendants(trace, named)
     return of_stream if is_lane.any() else None
 
 
 def name_hint(trace: Trace, name: object) -> str:
     """Suggest the stream, range or kernel whose name is nearest."""
     streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
-    return nearest_hint(str(name)[:60], [*streams, *trace.names])
+    return nearest_hint(str(name)[:60], [*streams, *dict.fromkeys(name_tags(text).phase for text in trace.names)])
 
 
 def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, str]) -> list[Finding]:

@@ -274,7 +274,7 @@ class Explanation(Reported):
             return self.forecast.line(max(perhaps_ns, default=0))
         if len(self.streams) < 2 and not self.findings:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
-            return (self.idle or "one stream, so nothing can overlap") if self.streams else nothing
+            return self.idle or "one stream" if self.streams else nothing
         together_ns, active_ns = format_ns(self.together_ns), format_ns(self.active_ns)
         if self.is_ranges:
             known = f"{together_ns} of {active_ns} with ranges of two or more streams queued or running"

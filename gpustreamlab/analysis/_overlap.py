@@ -27,7 +27,9 @@ from gpustreamlab.analysis._busy import (
     range_only_ns,
     require_trace,
     stream_extent,
+    used_stream_count,
 )
+from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._report import Answer, ReportTable, empty_hint, more_row, pending_text, text_column, text_lines
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios, three_digits
 from gpustreamlab.analysis._utilization import blocks_that_fit, size_of
@@ -206,15 +208,16 @@ def over_wall(trace: Trace, result: Concurrency) -> Concurrency:
     return replace(result, wall_ns=last_ns - first_ns)
 
 
-def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, counted: Collection[SpanKind]) -> str:
-    """Say in one line how much of some streams ran at once; empty where nothing ran, or where that is not known."""
+def finding_text(result: Concurrency, trace: Trace, *, counted: Collection[SpanKind]) -> str:
+    """Say in one line how much of some streams ran at once, of one when it was idle; empty where that is not known."""
     # Where ranges count all is an upper bound, and the line says so, and how much of the busy time that is. Of what share of
     # the time that is nothing is said then: nobody knows for how long any stream worked.
-    if not result.sum_ns or NO_COMMON_TIME in meta.missing:
+    if not result.sum_ns or NO_COMMON_TIME in trace.metadata.missing:
         return ""
-    if lane_count < 2:
+    if used_stream_count(trace) < 2:
         word = "Queued or running" if SpanKind.RANGE in counted else "Busy"
-        return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
+        idle = "" if SpanKind.RANGE in counted or len(trace.devices) > 1 else card_idle(trace).brief
+        return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time, on one stream{idle and f'; {idle}'}"
     has_ranges = SpanKind.RANGE in counted
     if has_ranges and result.together_ns:
         together = f"What ran at once is not known, at most {format_ns(result.together_ns)}"

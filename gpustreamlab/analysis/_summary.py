@@ -50,7 +50,7 @@ def summary_text(trace: Trace) -> str:
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
     if result.sum_ns:
-        finding = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
+        finding = finding_text(result, trace, counted=basis.counted)
         lines += [_busy_line(trace, edges_ns, result, basis.counted), *([finding] if finding else [])]
     lines += [*_kernel_lines(trace), *_partition_lines(trace)]
     lines.append(" · ".join(trace_facts(trace, basis)))

@@ -69,7 +69,7 @@ def plan_picture(trace: Trace) -> Picture:
         scene = plan_scene(trace, rows)
         columns = columns_of(trace, codes, scene.zero_ns)
         steps, result = counting.result()
-    finding = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
+    finding = finding_text(result, trace, counted=basis.counted)
     return Picture(
         trace=trace,
         columns=columns,

@@ -33,7 +33,6 @@ from gpustreamlab.analysis import (
     time_ticks,
     totals,
     trace_facts,
-    used_stream_count,
 )
 from gpustreamlab.draw._groups import host_group, plan_groups
 from gpustreamlab.draw._picture import BARS_CONTAIN_WAITING
@@ -118,7 +117,7 @@ def _lines(trace: Trace, width: int) -> list[Text]:
         waiting = f"; {BARS_CONTAIN_WAITING}" if basis.tier is CaptureTier.RANGES else ""
         lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{waiting}", width, "bold")
         lines += picture.lines()
-        finding = finding_text(picture.result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
+        finding = finding_text(picture.result, trace, counted=basis.counted)
         finding = finding or ("" if picture.result.sum_ns else "No stream was ever busy.")
         lines += _wrapped(finding, width) if finding else []
     else:

@@ -16,6 +16,7 @@ from gpustreamlab.analysis import (
     count_steps,
     counted_rows,
     format_ns,
+    format_share,
     host_waits,
     idle,
     stream_extent,
@@ -191,7 +192,8 @@ def went_text(pieces: Sequence[Piece], found: Explanation | None, *, is_ranges: 
     if found is None or not found.streams:
         return f"{took}."
     if len(found.streams) < 2:
-        return f"{took} on one stream: nothing can overlap."
+        nothing_ns = sum(piece.total_ns for piece in pieces if not piece.streams)
+        return f"{took} on one stream; nothing ran for {format_share(nothing_ns / max(took_ns, 1))} of it."
     if forecast is None:
         least = f"; overlap could save at most {format_ns(found.bound_ns)}, not promised"
         return f"{took}{least if found.bound_ns >= found.worth_ns else '; more overlap would save nothing'}."

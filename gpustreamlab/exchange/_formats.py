@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.shell import steps
-from gpustreamlab.analysis import NEEDS, wait_needs
+from gpustreamlab.analysis import NEEDS, tag_columns, wait_needs
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
 from gpustreamlab.exchange._archives import is_archive, opened
 from gpustreamlab.model import Trace, trace_to_table, write_file_whole, write_parquet
@@ -366,10 +366,16 @@ def unpacked(file: BinaryIO, part_bytes: int = 1 << 20) -> Iterator[bytes]:
 
 
 def table_with_needs(trace: Trace) -> pa.Table:
-    """Return the table of a trace, with whether data need its waits where it has any."""
+    """Return the table of a trace, with its steps, requests, and whether data need its waits, where it has any."""
     import pyarrow as pa
 
-    table, needs = trace_to_table(trace), wait_needs(trace)
+    table, needs, tags = trace_to_table(trace), wait_needs(trace), tag_columns(trace)
+    if (tags.step >= 0).any():
+        table = table.append_column("step", pa.array(tags.step, mask=tags.step < 0))
+    if tags.requests:
+        texts = pa.array(["/".join(one) for one in tags.requests])
+        codes = pa.array(tags.request.astype("int32"), mask=tags.request < 0)
+        table = table.append_column("request", pa.DictionaryArray.from_arrays(codes, texts))
     if not (needs.need >= 0).any():
         return table
     need, buffers = needs.by_row(trace)

@@ -13,6 +13,7 @@ from gpustreamlab.recorder._chunks import (
     ChunkLog,
     join,
     make_samples,
+    newer_half,
     thinned,
 )
 from gpustreamlab.recorder._extents import Intervals, RowFinder, find_innermost
@@ -64,5 +65,6 @@ __all__ = [
     "fold",
     "join",
     "make_samples",
+    "newer_half",
     "thinned",
 ]

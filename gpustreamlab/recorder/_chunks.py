@@ -144,6 +144,16 @@ def _without(chunk: Chunk, kind: str, count: int) -> Chunk:
     return chunk._replace(**{kind: left}, **told)
 
 
+def newer_half(chunk: Chunk) -> Chunk:
+    """Return it with the newer half of all but names, and of what else codes stand for."""
+    for kind in (*_BLOCKS, "markers"):
+        count = _count(chunk, kind) // 2
+        if kind == "accesses" and count:
+            count = _whole_calls(chunk.accesses, count)
+        chunk = _without(chunk, kind, count) if count else chunk
+    return chunk
+
+
 def newest_accesses(chunk: Chunk) -> Chunk:
     """Return it with the newest accesses only, those of each call together, as a log keeps them."""
     excess = _count(chunk, "accesses") - KEPT_ACCESSES

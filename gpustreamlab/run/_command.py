@@ -16,7 +16,7 @@ from gpustreamlab.model import is_bare_page
 from gpustreamlab.run._children import Children
 from gpustreamlab.run._preflight import why_no_gpu
 from gpustreamlab.run._program import Program, end_of, join_threads
-from gpustreamlab.run._recording import ProgramRecording, Wanted
+from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
 from gpustreamlab.run._told import told_lines
 from gpustreamlab.trace import Trace
 
@@ -57,7 +57,7 @@ def add_run_parser(commands: Any) -> None:
         type=int,
         default=4096,
         metavar="MB",
-        help="size of the file that is kept while it runs (default: %(default)s)",
+        help="size of the file that is kept while it runs (default: %(default)s); older spans make room",
     )
     parser.add_argument("--children", action="store_true", help="record the Python processes, too, that the program starts")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
@@ -198,7 +198,7 @@ def _read(options: argparse.Namespace, title: str, stem: Path) -> Wanted:
         for_s=options.for_s,
         steps=None if options.steps is None else _read_steps(options.steps),
         has_torch_ranges=options.ranges == RANGES[0],
-        spool_limit_bytes=max(1, options.limit) << 20,
+        spool_limit_bytes=max(LEAST_LIMIT_MB, options.limit) << 20,
     )
 
 

@@ -34,6 +34,7 @@ from gpustreamlab.typing import CaptureTier, SessionState
 CUDA_MODULES = ("torch", "cupy", "numba.cuda", "cuda.bindings", "cuda.core", "jax", "pycuda.driver", "tensorflow", "tensorrt")
 """Modules that use CUDA: the recording begins with the first one."""
 SIM = BACKEND_NAMES[1]
+LEAST_LIMIT_MB = 8  # Names alone, which never leave a file, take 2 MB where they are many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class Wanted:
     has_torch_ranges: bool = False
     """Whether modules and optimizers of torch become ranges."""
     spool_limit_bytes: int = DEFAULT_LIMIT_BYTES
-    """Size of the file that is kept while the program runs, at most."""
+    """Size of the file that is kept while the program runs, at most; the oldest leave."""
 
     is_child: bool = False
     """Whether the process was started by the program: then a session of its own begins with the first use of CUDA, too, but it
@@ -107,7 +108,7 @@ class ProgramRecording:
     def start(self) -> dict[str, Any]:
         """Begin to follow; return what the program is offered: with the simulated device ``lab``, a session on it."""
         wanted = self._wanted
-        session_followers.append(self._note_session)
+        session_followers.append(self.follow)
         if wanted.steps is None and wanted.has_window:
             self._after(wanted.from_s, self._open_window)
         if wanted.backend == SIM:
@@ -115,7 +116,7 @@ class ProgramRecording:
             self._imports.start()
             if wanted.is_child:
                 return {}
-            self._own = Session(SIM, title=wanted.title, capture=CaptureTier.RANGES)  # `_note_session` captures more
+            self._own = Session(SIM, title=wanted.title, capture=CaptureTier.RANGES)  # `follow` captures more
             return {"lab": self._own}
         if wanted.is_at_once:
             self._begin()
@@ -134,7 +135,7 @@ class ProgramRecording:
         for timer in self._timers:
             timer.cancel()
         with suppress(ValueError):
-            session_followers.remove(self._note_session)
+            session_followers.remove(self.follow)
         for capture in self._captures:
             capture.stop()  # first, so that the waits are none of the program's; what still runs comes all the same
         for session in self._sessions:
@@ -191,13 +192,13 @@ class ProgramRecording:
         if self.is_another_process or self._wanted.backend == SIM or not self._starts.acquire(blocking=False):
             return
         try:
-            # Ranges at first: `_note_session` captures more.
+            # Ranges at first: `follow` captures more.
             self._own = Session("cuda", device=self._wanted.device, title=self._wanted.title, capture=CaptureTier.RANGES)
         except Exception as error:  # noqa: BLE001 - likewise
             self.problems.append(f"Nothing is recorded. {' '.join(str(error).split())}")
             self._warn(self.problems[-1])
 
-    def _note_session(self, session: Session) -> None:
+    def follow(self, session: Session) -> None:
         """Follow a session from its beginning: with calls of the host, and with a file for the case that the program dies."""
         if self.is_another_process:
             return
@@ -233,7 +234,7 @@ class ProgramRecording:
         path = free_path(self._wanted.stem.with_name(f"{self._wanted.stem.name}.gsl"))
         file = open_spool_file(path, self._wanted.spool_limit_bytes)
         assert file is not None  # noqa: S101 - for the type checker
-        session._spool = Spool(file, session._recorder)
+        session._spool = Spool(file, session._recorder, is_ring=os.name == "posix")  # elsewhere no open file is replaced
         self._spools[path] = session
         if not self._is_told:
             self._is_told = True

@@ -18,6 +18,7 @@ from gpustreamlab.analysis import (
     format_ns,
     format_share,
     is_work,
+    named_steps,
     over_wall,
     pending_text,
     used_stream_count,
@@ -49,18 +50,18 @@ def told_lines(trace: Trace) -> list[str]:
     2 kernels in 1 stream of unknown device: 9.00 ms from the first to the last
     Where: a 8.00 ms (89%)
     What: gemm 50% ×1, relu 50% ×1
-    Overlap: busy 89% of the time; one stream, so nothing can overlap
     Idle: 11% of 9.00 ms, in 1 gap between gemm and relu
     """
     if not is_work(trace).any():
         return [_nothing(trace)]
     lines = [_head(trace), _where(trace), _what(trace)]
-    result = over_wall(trace, concurrency(trace))
-    found = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=counted_kinds(trace))
-    lines += [f"Overlap: {found[:1].lower()}{found[1:]}"] if found else []
+    if used_stream_count(trace) > 1:
+        found = finding_text(over_wall(trace, concurrency(trace)), trace, counted=counted_kinds(trace))
+        lines += [f"Overlap: {found[:1].lower()}{found[1:]}"] if found else []
     try:
         lines.append(f"Idle: {card_idle(trace).line.removeprefix('idle ')}")
-        lines += _changes(trace)
+        named = named_steps(trace)
+        lines += [*([] if named is None else [f"Steps: {named.text}"]), *_changes(trace)]
     except OptionError as error:  # several ranks
         lines.append(str(error))
     return [*(_cut(line) for line in lines), *_missing(trace)]

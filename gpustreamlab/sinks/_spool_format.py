@@ -338,6 +338,22 @@ class SpoolFile:
             left = left[os.write(self._descriptor, left) :]
         self.size_bytes += len(data)
 
+    def replace(self, data: bytes) -> None:
+        """Hold these bytes instead of what there is. Who reads it meanwhile reads the file of before to its end."""
+        partial = self.path.with_name(f"{self.path.name}.part")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        before, size_bytes = self._descriptor, self.size_bytes
+        try:
+            self._descriptor, self.size_bytes = descriptor, 0
+            self.append(data)
+            partial.replace(self.path)
+        except BaseException:
+            self._descriptor, self.size_bytes = before, size_bytes
+            os.close(descriptor)
+            partial.unlink(missing_ok=True)
+            raise
+        os.close(before)
+
     def cut(self) -> None:
         """Give back what a failed write has left behind."""
         os.ftruncate(self._descriptor, self.size_bytes)

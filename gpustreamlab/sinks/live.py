@@ -23,7 +23,6 @@ from gpustreamlab.analysis import (
     finding_text,
     merge_narrow,
     over_wall,
-    used_stream_count,
 )
 from gpustreamlab.draw import (
     Header,
@@ -336,7 +335,7 @@ def _finding(trace: Trace) -> str:
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
     result = over_wall(trace, concurrency(trace, edges_ns))
-    return finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
+    return finding_text(result, trace, counted=basis.counted)
 
 
 NAME_CHARACTERS = 200  # How many characters of a name a page gets

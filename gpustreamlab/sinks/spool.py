@@ -18,7 +18,7 @@ from gpustreamlab._util.defences import HomeProcess, delayed_interrupts, process
 from gpustreamlab.errors import DeviceError, OptionError, SpoolWarning, TraceError, TraceFileError
 from gpustreamlab.exchange import check_format, read_as, read_ranks
 from gpustreamlab.model import Trace
-from gpustreamlab.recorder import START, Chunk, Recorder, fold, join
+from gpustreamlab.recorder import START, Chunk, Recorder, fold, join, newer_half
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder, SpoolFile
 from gpustreamlab.typing import SpoolState
 
@@ -48,10 +48,13 @@ class Spool:
         What is spooled.
     refresh_hz
         How often what is new is written, a second.
+    is_ring
+        Whether a full file begins anew with the newest that memory holds, else it stays as it is.
     """
 
-    def __init__(self, file: SpoolFile, recorder: Recorder, *, refresh_hz: float = REFRESH_HZ) -> None:
+    def __init__(self, file: SpoolFile, recorder: Recorder, *, refresh_hz: float = REFRESH_HZ, is_ring: bool = False) -> None:
         self._file = file
+        self._is_ring = is_ring
         self._recorder = recorder
         self._home = HomeProcess()
         self._lock = process_lock()
@@ -159,7 +162,7 @@ class Spool:
             if self._file.is_gone:
                 self._give_up(SpoolState.REMOVED, "the file was removed")
                 return False
-            if not self._append(chunk, facts):
+            if not self._append(chunk, facts) and not (self._is_ring and self._renew(facts)):
                 before = self._row_count
                 if any(not self._append(piece, {}) for piece in chunk.split(LEAST_ROWS)):  # what fits
                     self._left_out = chunk.row_count - self._row_count + before if self._place == chunk.place else 0
@@ -189,6 +192,19 @@ class Spool:
             self._missed_count += chunk.missed
         return True
 
+    def _renew(self, facts: Mapping[str, Any]) -> bool:
+        """Begin the file anew, half full at most, with the newest that memory holds; tell whether that was possible."""
+        chunk = self._recorder.changes(START, collects=False)._replace(tables=self._recorder.tables)
+        told = {**facts, "unfinished": self._recorder.unfinished()}
+        while len(data := self._encoder.head + self._encoder.encode(chunk, self._stamped(told))) > self.limit_bytes // 2:
+            if chunk.row_count < LEAST_ROWS:  # names alone take more
+                return False
+            chunk = newer_half(chunk)
+        with delayed_interrupts():
+            self._file.replace(data)
+            self._place, self._row_count, self._missed_count = chunk.place, chunk.row_count, chunk.missed
+        return True
+
     def _now(self, **told: Any) -> Chunk:
         """Return a chunk that says how the recorder stands."""
         recorder = self._recorder
@@ -207,7 +223,11 @@ class Spool:
                 self._file.append(self._with_head(self._encoder.end()))
 
     def _encoded(self, chunk: Chunk, facts: Mapping[str, Any]) -> bytes:
-        return self._with_head(self._encoder.encode(chunk, {**facts, "written_unix_ns": time.time_ns()}))
+        return self._with_head(self._encoder.encode(chunk, self._stamped(facts)))
+
+    @staticmethod
+    def _stamped(facts: Mapping[str, Any]) -> dict[str, Any]:
+        return {**facts, "written_unix_ns": time.time_ns()}
 
     def _with_head(self, data: bytes) -> bytes:
         """Put the head before what is the first that the file holds: what failed to be written took none with it."""

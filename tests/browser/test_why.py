@@ -389,7 +389,11 @@ def test_hidden_work_keeps_its_sign_and_its_words(read, loop):
     ("trace", "line"),
     [
         pytest.param(empty_trace(), "nothing has ended", id="empty"),
-        pytest.param(make_trace([("a", "x", 0, MS)]), "one stream, so nothing can overlap", id="one stream"),
+        pytest.param(
+            make_trace([("a", "x", 0, MS)]),
+            "one stream of ranges, which contain waiting",
+            id="one stream",
+        ),
     ],
 )
 def test_of_less_than_two_streams_one_line_is_said(read, trace, line):

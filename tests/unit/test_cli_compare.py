@@ -53,6 +53,9 @@ def runs(tmp_path, monkeypatch):
         ("base", ["--expect", "speed > 4"], 2),
         ("base", ["--expect", "host_waits == 0"], 2),
         ("base", ["--update"], 2),
+        ("base", ["--gate", "-5"], 2),
+        ("base", ["--gate", "nan"], 2),
+        ("base", ["--expect", "p95(request) < 5 ms"], 2),
     ],
 )
 def test_the_exit_status_tells_whether_it_may_pass(runs, capsys, new, options, status):
@@ -119,3 +122,25 @@ def test_a_named_baseline_is_written_where_all_holds(runs, capsys):
     assert Path("gpustreamlab-baselines/main.parquet").read_bytes() != kept
     assert Path("both.html").stat().st_size
     assert cli.main(["compare", "@../main", "slow.parquet"]) == 2
+
+
+def test_a_missing_baseline_says_what_to_type(runs, capsys):
+    assert cli.main(["compare", "@main", "slow.parquet", "--gate", "5"]) == 2
+    assert "gpustreamlab compare @main NEW --update" in capsys.readouterr().err
+
+
+def test_what_nobody_thought_of_is_no_verdict(runs, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "judge", lambda *_, **__: 1 / 0)
+    assert cli.main(["compare", "base.parquet", "slow.parquet"]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_ranges_of_steps_are_named_without_these():
+    names = [f"decode request={step} step={step}" for step in range(4)]
+    trace = Trace.from_columns(start_ns=[0, 50, 80, 100], end_ns=[40, 70, 90, 130], stream=["a"] * 4, name=names)
+    assert check_expression(trace, "count(decode) == 4").holds
+    assert check_expression(trace, "p50(decode) > 0 ns").value == 25
+    assert check_expression(trace, "p50(step) > 0 ns").value == 25
+    assert check_expression(trace, "total(decode) > 0 ns").value == 100
+    with pytest.raises(StreamNotFoundError, match="Did you mean 'decode'"):
+        check_expression(trace, "p50(decod) > 0 ns")

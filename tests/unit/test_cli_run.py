@@ -98,6 +98,7 @@ ENDS = {
     "hook": "import sys\nsys.excepthook = lambda *told: print('hooked', told[0].__name__)\n1 / 0",
     "os._exit": "import os; print('gone', flush=True); os._exit(5)",
     "SIGKILL": "import os; os.kill(os.getpid(), 9)",
+    "SIGTERM": "import os, time; os.kill(os.getpid(), 15); time.sleep(5)",
     "SIGSEGV": "import ctypes; ctypes.string_at(0)",
     "SIGINT": "import os, time; os.kill(os.getpid(), 2); time.sleep(5)",
     "thread": "import threading\nthreading.Timer(0.3, lambda: print('late')).start()\nprint('main is over')",
@@ -166,7 +167,7 @@ def test_sessions_that_the_program_opens_are_recorded_each(folder):
         assert (trace.kind == list(SpanKind).index(SpanKind.HOST)).any()
 
 
-@pytest.mark.parametrize("how", ["exception", "os._exit", "SIGKILL", "SIGSEGV", "SIGINT"])
+@pytest.mark.parametrize("how", ["exception", "os._exit", "SIGKILL", "SIGTERM", "SIGSEGV", "SIGINT"])
 def test_what_was_recorded_until_the_end_can_be_read(folder, how):
     # GIVEN a program that ends in the middle, a moment after some work
     program = write(folder, f"{WORK}\nimport time; time.sleep(0.6)\n{ENDS[how]}")
@@ -235,14 +236,14 @@ def test_ctrl_c_at_the_terminal_ends_program_and_recording(folder):
 
 
 def test_much_output_comes_through_untouched(folder):
-    program = write(folder, f"{WORK}\nimport sys\nfor _ in range(200):\n    sys.stdout.write('x' * 99_999 + '\\n')")
+    program = write(folder, f"{WORK}\nimport sys\nfor _ in range(1_000):\n    sys.stdout.write('x' * 99_999 + '\\n')")
     with subprocess.Popen(
         [sys.executable, "-m", "gpustreamlab", "run", "-q", "--backend", "sim", program],
         env=environment(),
         stdout=subprocess.PIPE,
     ) as running:
         read = sum(len(part) for part in iter(lambda: running.stdout.read(1 << 20), b""))
-    assert (read, running.returncode) == (20_000_000, 0)
+    assert (read, running.returncode) == (100_000_000, 0)
 
 
 def test_a_window_in_seconds_leaves_out_the_rest(folder):

@@ -55,7 +55,7 @@ def test_what_a_trace_holds_is_shared_with_that_which_can_be_asked():
     assert (type(held), type(asked)) == (model.Trace, Trace)
     assert asked.start_ns is held.start_ns
     assert as_trace(asked) is asked
-    assert len({name for name in dir(gsl.Trace) if not name.startswith("_")}) == 42
+    assert len({name for name in dir(gsl.Trace) if not name.startswith("_")}) == 43
 
 
 def test_the_number_of_a_span_is_its_own_and_is_kept(tmp_path):

@@ -8,6 +8,8 @@ import pytest
 from gpustreamlab import Session, Trace
 from gpustreamlab.analysis import NO_CALL, card_idle
 from gpustreamlab.analysis._card_idle import IN_NO_CALL, LAUNCHED
+from gpustreamlab.draw import plan_picture
+from gpustreamlab.draw._went import went_entry
 from gpustreamlab.workloads import spin
 
 
@@ -103,7 +105,17 @@ def test_time_in_no_call_is_of_the_operation_around_it():
 def test_with_one_stream_it_is_explained_why_the_card_was_idle():
     assert with_steps().explain().headline == f"one stream, {card_idle(with_steps()).line}"
     full = Trace.from_columns(start_ns=[0, 10], end_ns=[10, 20], stream=["a", "a"], kind="kernel")
-    assert full.explain().headline == "one stream, so nothing can overlap"
+    assert full.explain().headline == "one stream, hardly ever idle: only faster work helps"
+
+
+def test_the_header_of_one_stream_says_how_long_the_card_was_idle_in_a_step_and_where_the_host_was():
+    trace = with_steps()
+    header = plan_picture(trace).header
+    told = card_idle(trace).steps.idle_text
+    assert "a step the card is idle" in told
+    assert "with the host in" in told
+    assert header.finding == f"Busy 41% of the time, on one stream; {told}"
+    assert went_entry(trace, 0, trace.explain())["said"] == "Took 19.4 µs on one stream; nothing ran for 59% of it."
 
 
 def test_what_does_not_repeat_has_no_steps():

@@ -59,7 +59,7 @@ def test_summary_says_the_same_as_the_page_and_the_text_timeline():
     summary, header = summary_text(trace), plan_picture(trace).header
     assert "2 spans in 1 stream on" in summary
     assert "2 spans in 1 stream · 20.7 µs" in header.facts
-    assert header.finding == "Busy 65% of the time; one stream, so nothing can overlap"
+    assert header.finding == "Busy 65% of the time, on one stream"
     assert summary.splitlines()[0] in text_timeline(trace, 200)
     assert summary.splitlines()[:3] == [
         "Timeline of 2 spans in 1 stream on NVIDIA H200 (SIMULATED): 20.7 µs",

@@ -234,7 +234,7 @@ def test_all_headers_tell_the_same_tier_time_and_streams(picture):
     assert header.facts == "NVIDIA H200 · 4 spans in 1 stream and 1 host thread · 600 ns"
     first, *lines = text_timeline(trace, 120).splitlines()
     assert first == "Timeline of 4 spans in 1 stream and 1 host thread on NVIDIA H200 (SIMULATED): 600 ns"
-    assert header.finding == "Busy 50% of the time; one stream, so nothing can overlap"
+    assert header.finding == "Busy 50% of the time, on one stream"
     assert header.finding in lines
     assert next(line for line in lines if line.startswith("a ")).endswith(" 50%")
 

@@ -165,8 +165,16 @@ def test_a_long_trace_is_not_explained_and_it_is_said_what_to_type(trace, monkey
     ("trace", "line"),
     [
         pytest.param(empty_trace(), "nothing has ended", id="empty"),
-        pytest.param(make_trace([("a", "x", 0, 9), ("a", "x", 20, 29)]), "one stream, so nothing can overlap", id="one stream"),
-        pytest.param(make_trace([("a", "x", 5, 5)]), "one stream, so nothing can overlap", id="an instant"),
+        pytest.param(
+            make_trace([("a", "x", 0, 9), ("a", "x", 20, 29)]),
+            "one stream of ranges, which contain waiting",
+            id="one stream",
+        ),
+        pytest.param(
+            make_trace([("a", "x", 5, 5)]),
+            "one stream of ranges, which contain waiting",
+            id="an instant",
+        ),
     ],
 )
 def test_of_less_than_two_streams_one_line_is_said(trace, line):
