@@ -17,7 +17,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.analysis import counted_rows, host_waits, idle, utilization
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _nsys, find_format
+from gpustreamlab.exchange import _nsys_tables, find_format
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.nsys_files import EPOCH_NS, EVENT, KERNEL, OTHER_PID, PID, RUNTIME, SYNC, NsysFile, process, two_streams
@@ -330,7 +330,7 @@ def test_names_of_domains_are_those_of_their_process(path, made):
 
 
 def test_marks_beyond_a_limit_are_counted(path, made, monkeypatch):
-    monkeypatch.setattr(_nsys, "MOST_MARKS", 2)
+    monkeypatch.setattr(_nsys_tables, "MOST_MARKS", 2)
     for at in (3, 1, 2):
         made.nvtx(at, None, f"at {at}", kind=34)
     made.nvtx(0, 9, "all")
@@ -435,7 +435,7 @@ def test_a_bad_file_says_what_it_is(path, content, told):
 
 
 def test_sorts_of_launches_beyond_a_limit_keep_their_names(path, monkeypatch, made):
-    monkeypatch.setattr(_nsys, "MOST_DETAILS", 1)
+    monkeypatch.setattr(_nsys_tables, "MOST_DETAILS", 1)
     made.launch(0, 10, 20, grid=(1, 1, 1))
     made.launch(30, 40, 50, grid=(2, 1, 1), correlation=2)
     trace = read_nsys(made.write(path))
