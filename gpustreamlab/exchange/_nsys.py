@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from os import PathLike
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._frame import ANNOTATION, Columns, Frame, add_launches, card_note, launch_note, not_read, own_name
+from gpustreamlab.exchange._nsys_lines import Lines, is_lines
 from gpustreamlab.exchange._nsys_report import (
     NO_NUMBER,
     Place,
@@ -39,7 +41,7 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
     """Read a report of Nsight Systems; see `gpustreamlab.load_trace`."""
     name = str(path)
     try:
-        with open_report(path) as report:
+        with nullcontext(Lines(path)) if is_lines(path) else open_report(path) as report:
             frame = _Maker(report, name).frame()
         return frame.trace()
     except TraceFileError:
@@ -201,21 +203,21 @@ class _Maker:
         work["partition"] = np.array([*codes, -1], np.int64)[work["lane"]]
         return lanes, [*partitions]
 
-    def _lanes_at(self, owner: Int64Array, where: Sequence[Int64Array]) -> Int64Array:
+    def _lanes_at(self, owner: Int64Array, where: Mapping[str, Int64Array]) -> Int64Array:
         """Return the lanes of streams, or -1. These rows may lack the green context, or tell it as their context."""
-        lanes: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+        # Nor is their device told right: waits say 0, whichever it is. A process numbers its contexts over all of them.
+        lanes: dict[tuple[int, int, int], set[tuple[int, int]]] = {}
         for number, (code, place) in enumerate(self._streams):
             for context in {place.context, place.green or place.context}:
-                lanes.setdefault((code, place.device, context, place.stream), []).append((place.green, number))
-        first, sort = alike([owner, *where])
+                lanes.setdefault((code, context, place.stream), set()).add((place.green, number))
+        told = [owner, *(or_else(where[column], 0) for column in (WHERE["context"], WHERE["stream"], WHERE["green"]))]
+        first, sort = alike(told)
         found = np.full(len(first), -1, np.int64)
-        rows = zip(owner[first].tolist(), *(column[first].tolist() for column in where), strict=True)
-        for at, (code, device, context, green, stream) in enumerate(rows):
-            some = lanes.get((code, device, context, stream), [])
-            if len(some) > 1:
-                some = [one for one in some if one[0] == green]
+        for at, (code, context, stream, green) in enumerate(zip(*(column[first].tolist() for column in told), strict=True)):
+            some = lanes.get((code, context, stream), set())
+            some = {one for one in some if one[0] == green} if len(some) > 1 else some
             if len(some) == 1:
-                found[at] = some[0][1]
+                found[at] = next(iter(some))[1]
         return found[sort]
 
     def _dependencies(self) -> Columns:
@@ -234,9 +236,7 @@ class _Maker:
         records = {name: values[found[found >= 0]] for name, values in records.items()}
         self._wait_count = len(np.unique(waits["call"]))
         owner = self._owners(waits["globalPid"])
-        source, target = (
-            self._lanes_at(owner, [or_else(rows[column], 0) for column in WHERE.values()]) for rows in (records, waits)
-        )
+        source, target = (self._lanes_at(owner, rows) for rows in (records, waits))
         is_known = (source >= 0) & (target >= 0)
         columns = (source, records["call"], target, waits["call"])
         return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}

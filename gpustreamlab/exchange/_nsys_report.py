@@ -79,6 +79,8 @@ def export_hint(name: str) -> str:
 class Report(ABC):
     """A report, open for reading."""
 
+    damaged_count = 0  # Rows that are no rows at all
+
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]]) -> None:
         self._name, self._columns = name, columns
         self._counts: dict[str, int] = {}

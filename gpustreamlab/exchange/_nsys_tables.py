@@ -78,7 +78,7 @@ class Tables:
         self._report, self._name = report, name
         self.names, self.details = Codes(cut_text), dict[WorkDetail, int]()
         self.refused_count = 0
-        self.left_out = Counter[str]()
+        self.left_out = Counter({"damaged lines": report.damaged_count})
         self.version = self._version()
         self.work = self._read_work()
         self.calls, self.is_wait = self._read_calls()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pickle
 import random
@@ -379,6 +380,32 @@ def test_a_folder_of_parquet_files_is_the_same_trace(tmp_path, path):
     (folder / f"{KERNEL}.parquet").write_bytes(b"PAR1" + bytes(99))
     with pytest.raises(TraceFileError, match="was cut off or is damaged"):
         read_nsys(folder)
+
+
+@pytest.mark.parametrize("how", [{}, {"strings_last": True}, {"by_line": True}])
+def test_json_lines_tell_the_same_but_for_cards_and_streams(tmp_path, path, how):
+    made = two_streams()
+    lines = made.write_lines(tmp_path / "run.json", **how)
+    assert find_format(lines) == "nsys"
+    got = gsl.load_trace(lines)
+    made.tables = {name: rows for name, rows in made.tables.items() if not name.startswith(("TARGET", "META"))}
+    wanted = read_nsys(made.write(path))
+    for name in ("start_ns", "end_ns", "queued_ns", "lane", "kind", "parent"):
+        assert getattr(got, name).tolist() == getattr(wanted, name).tolist(), name
+    assert names(got, slice(None)) == names(wanted, slice(None))
+    assert (got.lanes, got.details, got.markers) == (wanted.lanes, wanted.details, wanted.markers)
+    assert len(got.edges.select("wait")) == len(wanted.edges.select("wait")) == 1
+    assert "1 SchedEvent" in got.metadata.imported
+    assert "1 TraceProcessEvent" in got.metadata.imported
+
+
+def test_damaged_json_lines_and_diagnostics_are_told(tmp_path):
+    lines = two_streams().write_lines(tmp_path / "run.json")
+    said = {"Type": 49, "DiagnosticEvent": {"Timestamp": {"ns": "5"}, "Level": "Warning", "Text": "CUPTI dropped events"}}
+    lines.write_text(lines.read_text() + json.dumps(said) + '\n{"Type":79,"CudaEv')
+    metadata = gsl.load_trace(lines).metadata
+    assert metadata.diagnostics == ("CUPTI dropped events",)
+    assert "1 damaged lines" in metadata.imported
 
 
 @pytest.mark.parametrize("ending", ["-wal", "-journal"])
