@@ -7,27 +7,52 @@ are texts. Source: "JSON and Text Format Description" of Nsight Systems, and lin
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from gpustreamlab._util.host import require_room
 from gpustreamlab.exchange._frame import Columns
 from gpustreamlab.exchange._nsys_report import NO_NUMBER, Report
 
-_CUDA = {"kernel": "KERNEL", "memcpy": "MEMCPY", "memset": "MEMSET", "sync": "SYNCHRONIZATION", "cudaEventRecord": "CUDA_EVENT"}
-"""What an event of CUDA has in it, and of which table that makes it."""
-_CALLS = (0, 1, 13)  # Classes of calls: runtime, driver, EGL; others are of the system. Source: ENUM_NSYS_EVENT_CLASS
+_CUDA = "startNs endNs globalPid deviceId contextId greenContextId streamId correlationId graphNodeId"
+_SIZES = "gridX gridY gridZ blockX blockY blockZ registersPerThread staticSharedMemory dynamicSharedMemory launchType"
+_PARTS = {
+    "kernel": ("CUPTI_ACTIVITY_KIND_KERNEL", f"demangledName shortName graphId {_SIZES}"),
+    "memcpy": ("CUPTI_ACTIVITY_KIND_MEMCPY", "sizebytes copyKind srcKind dstKind migrationCause"),
+    "memset": ("CUPTI_ACTIVITY_KIND_MEMSET", "sizebytes"),
+    "sync": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "eventId eventSyncId"),
+    "cudaEventRecord": ("CUPTI_ACTIVITY_KIND_CUDA_EVENT", "eventId eventSyncId"),
+}
+"""What an event of CUDA has in it: of which table that makes it, and the numbers that are read of it."""
+_CALL, _NVTX = "startNs endNs globalTid correlationId name eventClass", "Timestamp EndTimestamp Type GlobalTid TextId DomainId"
 _NAMES = {"startNs": "start", "endNs": "end", "sizebytes": "bytes", "name": "nameId", "EndTimestamp": "end"}
 _NAMES |= {"Timestamp": "start", "Type": "eventType", "TextId": "textId", "DomainId": "domainId", "GlobalTid": "globalTid"}
 """How other exports call columns, where that differs."""
-_FIRST = {"StringIds": "id"}  # The column that each row has, where it is not the start
-_SEVERITY = {"warning": 2, "error": 3}
-_WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_CALLS = (0, 1, 13)  # Classes of calls: runtime, driver, EGL; others are of the system. Source: ENUM_NSYS_EVENT_CLASS
+_SEVERITY = {"Warning": 2, "Error": 3}
+_WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
+
+
+def _struct(names: str, **more: Any) -> Any:
+    """Return a kind of objects that have numbers of some names, and more."""
+    fields = [*((name, int, NO_NUMBER) for name in names.split()), *((name, kind | None, None) for name, kind in more.items())]
+    return msgspec.defstruct("Told", fields, gc=False)
+
+
+_LINE = _struct(
+    "id",
+    value=str,
+    data=list[Any],
+    CudaEvent=_struct(_CUDA, **{part: _struct(names) for part, (_, names) in _PARTS.items()}),
+    TraceProcessEvent=_struct(_CALL),
+    NvtxEvent=_struct(_NVTX, Text=str),
+    DiagnosticEvent=_struct("", Level=str, Text=str),
+)
 
 
 def is_lines(path: str | PathLike[str]) -> bool:
@@ -43,71 +68,67 @@ class Lines(Report):
 
     def __init__(self, path: str | PathLike[str]) -> None:
         require_room(Path(path).stat().st_size, repr(str(path)))
-        self._tables: dict[str, dict[str, array[int]]] = {}
-        self._said: dict[str, list[object]] = {}
-        decode = msgspec.json.Decoder(dict[str, Any]).decode
+        named = {table: f"{_CUDA} {names}" for table, names in _PARTS.values()}
+        named |= {"CUPTI_ACTIVITY_KIND_RUNTIME": _CALL, "NVTX_EVENTS": _NVTX, "StringIds": "id", "DIAGNOSTIC_EVENT": "severity"}
+        named |= {"others": "start", "TARGET_INFO_SYSTEM_ENV": "start"}  # by the last one it is known as nsys's
+        columns = {table: [_NAMES.get(name, name) for name in names.split()] for table, names in named.items()}
+        self._numbers = {table: array("q") for table in columns}
+        self._said: dict[str, list[str | None]] = {"StringIds": [], "NVTX_EVENTS": [], "DIAGNOSTIC_EVENT": []}
+        decode = msgspec.json.Decoder(_LINE, strict=False).decode  # which takes texts for numbers
         with Path(path).open("rb") as file:
             for line in file:
                 try:
                     self._take(decode(line))
                 except _WRONG:
                     self.damaged_count += bool(line.strip())
-        columns = {table: [*there, "text", "value"] for table, there in self._tables.items()}
-        super().__init__(str(path), columns)
+        super().__init__(str(path), {table: [*names, "text", "value"] for table, names in columns.items()})
 
-    def _take(self, line: Mapping[str, Any]) -> None:
+    def _take(self, line: Any) -> None:
         """Take what a line tells."""
-        if "value" in line:
-            self._add("StringIds", line, line["value"])
-        for number, text in enumerate(line["data"] if isinstance(line.get("data"), list) else ()):
+        if told := line.CudaEvent:
+            self._take_work(*msgspec.structs.astuple(told))
+        elif (told := line.TraceProcessEvent) and told.eventClass in _CALLS:
+            self._numbers["CUPTI_ACTIVITY_KIND_RUNTIME"].extend(msgspec.structs.astuple(told))
+        elif told := line.NvtxEvent:
+            *numbers, text = msgspec.structs.astuple(told)
+            self._say("NVTX_EVENTS", numbers, text)
+        elif told := line.DiagnosticEvent:
+            self._say("DIAGNOSTIC_EVENT", [_SEVERITY.get(told.Level, 0)], told.Text)
+        elif line.value is not None:
+            self._say("StringIds", [line.id], line.value)
+        elif line.data is None:
+            self._numbers["others"].append(0)
+        for number, text in enumerate(line.data or ()):
             if isinstance(text, str):  # else the names of threads
-                self._add("StringIds", {"id": number}, text)
-        for event, told in line.items():
-            if isinstance(told, dict):
-                self._take_event(event, told)
+                self._say("StringIds", [number], text)
 
-    def _take_event(self, event: str, told: Mapping[str, Any]) -> None:
-        part = next((part for part in _CUDA if event == "CudaEvent" and isinstance(told.get(part), dict)), None)
-        if part:
-            self._add(f"CUPTI_ACTIVITY_KIND_{_CUDA[part]}", {**told, **told[part]})
-        elif event == "TraceProcessEvent" and told.get("eventClass") in _CALLS:
-            self._add("CUPTI_ACTIVITY_KIND_RUNTIME", told)
-        elif event == "NvtxEvent":
-            self._add("NVTX_EVENTS", told, told.get("Text"))
-        elif event == "DiagnosticEvent":
-            severity = _SEVERITY.get(str(told.get("Level")).lower(), 0)
-            self._add("DIAGNOSTIC_EVENT", {"severity": severity}, told.get("Text"))
-        else:  # counted, and not read
-            self._add(event, {"start": 0})
+    def _take_work(self, *told: Any) -> None:
+        numbers, parts = told[: -len(_PARTS)], told[-len(_PARTS) :]
+        for (table, _), part in zip(_PARTS.values(), parts, strict=True):
+            if part:
+                self._numbers[table].extend((*numbers, *msgspec.structs.astuple(part)))
+                return
+        self._numbers["others"].append(0)
 
-    def _add(self, table: str, told: Mapping[str, Any], text: object = None) -> None:
-        """Add a row to a table: the numbers of it, and a text."""
-        columns = self._tables.setdefault(table, {_FIRST.get(table, "start"): array("q")})
-        first = next(iter(columns.values()))
-        count = len(first)
-        for key, value in told.items():
-            if (number := _number(value)) != NO_NUMBER:
-                column = columns.setdefault(_NAMES.get(key, key), array("q"))
-                column.extend(repeat(NO_NUMBER, count - len(column)))
-                column[count:] = array("q", (number,))
-        first.extend(repeat(NO_NUMBER, count + 1 - len(first)))
-        self._said.setdefault(table, []).append(text)
+    def _say(self, table: str, numbers: Iterable[int], text: str | None) -> None:
+        self._numbers[table].extend(numbers)
+        self._said[table].append(text)
+
+    def _table(self, table: str) -> Any:
+        """Return the numbers of a table; shape (n_rows, n_columns)."""
+        return np.frombuffer(self._numbers[table], np.int64).reshape(-1, len(self._columns[table]) - 2)
 
     def _count(self, table: str) -> int:
-        return len(next(iter(self._tables[table].values())))
+        return len(self._table(table))
 
     def _fill(self, table: str, columns: Columns) -> None:
+        numbers = self._table(table)
         for name, values in columns.items():
-            found = self._tables[table].get(name, ())
-            values[: len(found)] = found
+            if name not in {"text", "value"}:
+                values[:] = numbers[:, self._columns[table].index(name)]
 
     def _rows(self, table: str, columns: Sequence[str], length: int = 0) -> Iterable[Sequence[Any]]:
         del length  # whoever asks cuts it
-        return zip(*(self._tables[table].get(name, self._said.get(table, ())) for name in columns), strict=True)
-
-
-def _number(value: object) -> int:
-    """Return a whole number, also of a text."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
-        value = int(value)
-    return value if type(value) is int and -(1 << 63) < value < 1 << 63 else NO_NUMBER
+        numbers, said = self._table(table), self._said.get(table, ())
+        of = {name: values.tolist() for name, values in zip(self._columns[table], numbers.T, strict=False)}
+        return zip(*(of.get(name, said) for name in columns), strict=True)
