@@ -40,7 +40,7 @@ _ONNX_PROCESS = "ONNX Runtime's device"
 XLA = Dialect("another tool, as Chrome's JSON", re.compile(r"/device:GPU:(\d{1,7})\b"), re.compile(r"Stream #(\d{1,18})\b"))
 _TENSORFLOW = Dialect(
     "TensorFlow's timeline",
-    re.compile(r"/(?:device:)?GPU:(\d{1,7})/(?:stream:|memcpy)(\d{0,18})(?!all)", re.IGNORECASE),
+    re.compile(r"/(?:device:)?GPU:(\d{1,7})/(?:context#\d+/)?(?:stream[:#]|memcpy)(\d{0,18})(?!all)", re.IGNORECASE),
     is_of_process=True,
     hint="TensorFlow's timeline tells no grids; tf.profiler.experimental.start writes an .xplane.pb, which does.",
 )
@@ -57,7 +57,7 @@ _ASCEND = Dialect(
     beside=re.compile(r"^(?:Overlap Analysis|Communication|HCCL)\b"),
 )
 _ROCPROF = Dialect("AMD's rocprof", re.compile(r"^GPU ?(\d{1,7})$"))
-_UNITRACE = Dialect("Intel's unitrace", re.compile(r"^(?:RANK \d+ )?DEVICE<.*#(\d{1,7})(?:\.\d+)?$"), keeps_names=True)
+_UNITRACE = Dialect("Intel's unitrace", re.compile(r"^(?:RANK \d+ )?DEVICE<[^#]*(?:#(\d{1,7})(?:\.\d+)?)?$"), keeps_names=True)
 _DIALECTS = (_TENSORFLOW, XLA, _ONNX, _ASCEND, _ROCPROF, _UNITRACE)
 
 

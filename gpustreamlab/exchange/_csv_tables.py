@@ -17,7 +17,7 @@ from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import BYTE_ORDER_MARK
 from gpustreamlab.exchange._frame import ANNOTATION, HOST, KERNEL
-from gpustreamlab.exchange._rocm import ROCM_BACKEND, copy_name
+from gpustreamlab.exchange._rocm import ROCM_BACKEND
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import NSYS_BACKEND, Trace
 
@@ -94,9 +94,7 @@ def _add_rocm(rows: Rows, one: _Row) -> None:
     elif "direction" in one:
         direction = one["direction"]
         agent = one.get("sourceagentid") if direction.upper().endswith("HOST") else one.get("destinationagentid")
-        rows.add_work(
-            start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(copy_name(direction)), kind_of("copy"), 0, launch
-        )
+        rows.add_work(start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(direction), kind_of("copy"), 0, launch)
     else:
         kind = ANNOTATION if "MARKER" in one.get("domain", "") else HOST
         rows.add_on_host(start_ns, end_ns, f"thread {whole(one.get('threadid'))}", one.get("function", ""), kind, launch)

@@ -88,31 +88,33 @@ class Lines(Report):
         if told := line.CudaEvent:
             self._take_work(*msgspec.structs.astuple(told))
         elif (told := line.TraceProcessEvent) and told.eventClass in _CALLS:
-            self._numbers["CUPTI_ACTIVITY_KIND_RUNTIME"].extend(msgspec.structs.astuple(told))
+            self._add("CUPTI_ACTIVITY_KIND_RUNTIME", msgspec.structs.astuple(told))
         elif told := line.NvtxEvent:
             *numbers, text = msgspec.structs.astuple(told)
-            self._say("NVTX_EVENTS", numbers, text)
+            self._add("NVTX_EVENTS", numbers, text)
         elif told := line.DiagnosticEvent:
-            self._say("DIAGNOSTIC_EVENT", [_SEVERITY.get(told.Level, 0)], told.Text)
+            self._add("DIAGNOSTIC_EVENT", (_SEVERITY.get(told.Level, 0),), told.Text)
         elif line.value is not None:
-            self._say("StringIds", [line.id], line.value)
+            self._add("StringIds", (line.id,), line.value)
         elif line.data is None:
-            self._numbers["others"].append(0)
+            self._add("others", (0,))
         for number, text in enumerate(line.data or ()):
             if isinstance(text, str):  # else the names of threads
-                self._say("StringIds", [number], text)
+                self._add("StringIds", (number,), text)
 
     def _take_work(self, *told: Any) -> None:
         numbers, parts = told[: -len(_PARTS)], told[-len(_PARTS) :]
         for (table, _), part in zip(_PARTS.values(), parts, strict=True):
             if part:
-                self._numbers[table].extend((*numbers, *msgspec.structs.astuple(part)))
+                self._add(table, (*numbers, *msgspec.structs.astuple(part)))
                 return
-        self._numbers["others"].append(0)
+        self._add("others", (0,))
 
-    def _say(self, table: str, numbers: Iterable[int], text: str | None) -> None:
-        self._numbers[table].extend(numbers)
-        self._said[table].append(text)
+    def _add(self, table: str, numbers: Iterable[int], text: str | None = None) -> None:
+        """Add a whole row, or none where a number is too large."""
+        self._numbers[table].extend(array("q", numbers))
+        if table in self._said:
+            self._said[table].append(text)
 
     def _table(self, table: str) -> Any:
         """Return the numbers of a table; shape (n_rows, n_columns)."""

@@ -22,7 +22,7 @@ from gpustreamlab.exchange._chrome_events import Shape as Told
 from gpustreamlab.exchange._formats import unpacked
 from gpustreamlab.exchange._frame import ANNOTATION, HOST
 from gpustreamlab.exchange._rows import LARGEST, Rows, Shape, Stream, whole
-from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Device, Trace
+from gpustreamlab.model import CHROME_BACKEND, Device, Trace
 
 _GPU = re.compile(r"/device:GPU:(\d{1,7})\b")
 _STREAM = re.compile(r"Stream #(\d{1,18})\b")
@@ -96,7 +96,7 @@ def _read_plane(plane: Any, rows: Rows, cards: dict[int, Device]) -> None:
                 shared = detail.static_shared_bytes + detail.dynamic_shared_bytes
                 shape = Shape(name, detail.grid, detail.block, detail.registers, min(shared, LARGEST))
                 where = Stream(int(gpu[1]), int(stream[1]), f"stream {stream[1]}")
-                rows.add_work(start_ns, end_ns, where, shape, SPAN_KINDS.index(kind), size, launch)
+                rows.add_work(start_ns, end_ns, where, shape, kind, size, launch)
 
 
 def _values(told: Any, names: Mapping[int, str]) -> dict[str, object]:

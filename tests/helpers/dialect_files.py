@@ -63,6 +63,29 @@ ROCPROF = [
     slice_of(8, 0, "saxpy(float*)", "120", "50", args={"queue-id": "0"}),
     slice_of(8, 1, "sgemm", "130", "60", args={"queue-id": "1"}),
 ]
+OPENCL = [
+    named(7, "HOST<node>"),
+    named(8, "DEVICE<node>[Intel(R) Arc(TM) A770 Graphics] 0:3:0:0"),
+    named(8, "CL Queue<0x5581>", 5),
+    slice_of(8, 5, "clEnqueueWriteBuffer", 100, 20, cat="gpu_op"),
+    slice_of(8, 5, "saxpy", 120, 50, cat="gpu_op"),
+]
+RPD = [
+    {},
+    named("2", "GPU2"),
+    named("77", "Hip 77", "77"),
+    slice_of("77", "77", "hipMemcpyWithStream", "100", "30", args={"desc": ""}),
+    slice_of("2", "0", "CopyHostToDevice", "120", "50", args={"desc": "CopyHostToDevice"}),
+    slice_of("2", "0", "FillBuffer", "180", "5"),
+    flow("77", "77", "s", "1", "100"),
+    flow("2", "0", "f", "1", "120"),
+]
+TENSORFLOW_1 = [
+    named(1, "/gpu:0/context#0/stream#1:Kernel Compute"),
+    named(2, "/device:GPU:0/memcpy Compute"),
+    slice_of(1, 0, "MatMul", 1010, 40, cat="Op"),
+    slice_of(2, 0, "MEMCPYHtoD", 1000, 4, cat="Op"),
+]
 TENSORFLOW = [
     named(1, "/job:localhost/replica:0/task:0/device:GPU:0/stream:13 Compute"),
     named(2, "/job:localhost/replica:0/task:0/device:GPU:0/stream:all Compute"),
@@ -86,8 +109,29 @@ def onnx():
 AGENT = {"cu_count": 304, "lds_size_in_kb": 64, "simd_per_cu": 4, "max_waves_per_simd": 8, "wave_front_size": 64}
 
 
-def rocpd(path, suffix="_0000abcd"):
-    """Write a database of rocprofv3: two kernels of two streams, a copy, their calls and a range."""
+def _as_schema_4(tables):
+    """Put times and tracks into tables of their own."""
+    times, tracks = [], []
+    for name in ("rocpd_region", "rocpd_kernel_dispatch", "rocpd_memory_copy"):
+        columns, rows = tables[name]
+        columns, found = columns.split(), []
+        for row in rows:
+            told = dict(zip(columns, row, strict=True))
+            tracks.append((len(tracks) + 1, *(told.pop(one, None) for one in ("agent_id", "queue_id", "stream_id", "tid"))))
+            for end in ("end", "start"):
+                times.append((len(times) + 1, told.pop(end)))
+                told[f"{end}_id"] = len(times)
+            found.append(told | {"track_id": len(tracks)})
+        tables[name] = " ".join(found[0]), [tuple(one.values()) for one in found]
+    tables["rocpd_timestamp"], tables["rocpd_track"] = ("id value", times), ("id agent_id queue_id stream_id tid", tracks)
+
+
+def rocpd(path, suffix="_0000abcd", schema=3):
+    """Write a database of rocprofv3: two kernels of two streams, a copy, their calls and a range.
+
+    The tables are those of ``rocpd_tables.sql`` of rocprofiler-sdk: up to schema 3 with times in each row, from 4 on with
+    numbers of times and of tracks.
+    """
     tables = {
         "rocpd_string": ("id string", [(1, "HIP_RUNTIME_API"), (2, "MARKER_CORE_API"), (3, "hipLaunchKernel")]),
         "rocpd_info_agent": ("id type type_index product_name extdata", [(1, "CPU", 0, "EPYC", "{}")]),
@@ -117,6 +161,8 @@ def rocpd(path, suffix="_0000abcd"):
     )
     columns = "start end dst_agent_id src_agent_id queue_id stream_id name_id event_id size"
     tables["rocpd_memory_copy"] = columns, [(7000, 8000, 2, 1, None, 1, 5, 7, 4096)]
+    if schema > 3:
+        _as_schema_4(tables)
     with sqlite3.connect(path) as base:
         for name, (columns, rows) in tables.items():
             quoted = ", ".join(f'"{column}"' for column in columns.split())

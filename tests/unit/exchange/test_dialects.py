@@ -20,6 +20,7 @@ from gpustreamlab.errors import GPUStreamLabError, TraceFileError
 from gpustreamlab.exchange import find_format
 from gpustreamlab.model import SPAN_KINDS
 from tests.helpers import dialect_files as files
+from tests.helpers.nsys_files import two_streams
 
 CHANGED = int(os.environ.get("GPUSTREAMLAB_FUZZ", "60"))  # Of each format; 2,000 by hand
 
@@ -41,6 +42,9 @@ MADE = {
     "rocprof": saved(files.chrome(files.ROCPROF)),
     "tensorflow": saved(files.chrome(files.TENSORFLOW)),
     "rocpd": lambda folder: files.rocpd(folder / "made"),
+    "rocpd 4": lambda folder: files.rocpd(folder / "made", schema=4),
+    "nsys lines": lambda folder: two_streams().write_lines(folder / "made"),
+    "rpd json": saved(json.dumps(files.RPD).encode()),
     "rpd": lambda folder: files.rpd(folder / "made"),
     "rocprofv3 json": saved(files.rocprofv3_json()),
     "rocprofv3 pftrace": saved(files.perfetto_of_amd()),
@@ -106,8 +110,30 @@ def test_rocprof_and_tensorflow_have_their_devices(tmp_path):
     assert device_work(tensorflow) == [("stream 13", "MatMul", "kernel", 40_000)]  # once: "stream:all" says it again
 
 
-def test_a_rocpd_database_has_streams_blocks_calls_and_its_card(tmp_path):
-    path = MADE["rocpd"](tmp_path)
+def test_devices_of_opencl_have_no_number_and_those_of_tensorflow_1_a_context(tmp_path):
+    opencl = gsl.load_trace(saved(files.chrome(files.OPENCL))(tmp_path))
+    assert device_work(opencl) == [
+        ("CL Queue<0x5581>", "clEnqueueWriteBuffer", "copy", 20_000),
+        ("CL Queue<0x5581>", "saxpy", "kernel", 50_000),
+    ]
+    tensorflow = gsl.load_trace(saved(files.chrome(files.TENSORFLOW_1))(tmp_path))
+    assert device_work(tensorflow) == [("stream 0", "memcpy HtoD", "copy", 4_000), ("stream 1", "MatMul", "kernel", 40_000)]
+
+
+def test_json_of_rocm_profile_data_tells_as_its_database_does(tmp_path):
+    trace = gsl.load_trace(MADE["rpd json"](tmp_path))
+    assert told(trace) == [
+        ("host: Hip 77", "hipMemcpyWithStream", "host", 100_000, 130_000),
+        ("stream 0", "memcpy HtoD", "copy", 120_000, 170_000),
+        ("stream 0", "memset", "fill", 180_000, 185_000),
+    ]
+    assert len(trace.edges.select("launch")) == 1
+    assert "1 of 2 kernels, copies and fills have no call" in " ".join(trace.metadata.missing)
+
+
+@pytest.mark.parametrize("name", ["rocpd", "rocpd 4"])
+def test_a_rocpd_database_has_streams_blocks_calls_and_its_card(name, tmp_path):
+    path = MADE[name](tmp_path)
     trace = gsl.load_trace(path)
     assert find_format(path) == "rocm"
     assert told(trace) == [
@@ -172,7 +198,7 @@ def test_an_xplane_file_has_streams_grids_calls_and_the_card(tmp_path):
     trace = gsl.load_trace(MADE["xplane"](tmp_path))
     assert told(trace) == [
         ("host: python", "cuLaunchKernel", "host", 1500, 1600),
-        ("stream 18", "MemcpyH2D", "copy", 2000, 2300),
+        ("stream 18", "memcpy HtoD", "copy", 2000, 2300),
         ("stream 17", "gemm", "kernel", 3000, 3500),
     ]
     assert [detail.grid for detail in trace.details if detail.full_name == "gemm"] == [(8, 2, 1)]
