@@ -16,7 +16,7 @@ from pathlib import Path
 from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import BYTE_ORDER_MARK
-from gpustreamlab.exchange._frame import ANNOTATION, HOST, KERNEL
+from gpustreamlab.exchange._frame import ANNOTATION, HOST, KERNEL, reading
 from gpustreamlab.exchange._rocm import ROCM_BACKEND
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import NSYS_BACKEND, Trace
@@ -41,21 +41,19 @@ def read_tables(path: str | PathLike[str]) -> Trace:
     """Read a table of ``nsys stats --format csv``, or of rocprofv3."""
     require_room(Path(path).stat().st_size * 2, repr(str(path)))
     rows, is_rocm = Rows(), False
-    try:
-        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            table = csv.reader(file)
-            names = next((line for _, line in zip(range(_MOST_HEAD_LINES), table) if _is_head(line)), None)  # noqa: B905
-            if names is None:
-                raise TraceFileError(f"{str(path)!r} is no table of nsys or rocprofv3: it has no times. {_AGAIN}")
-            is_rocm = "Start_Timestamp" in names
-            keys = [_key(name) for name in names]
-            units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
-            factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
-            for line in table:
-                one = dict(zip(keys, line, strict=False))
-                _add_rocm(rows, one) if is_rocm else _add_nsys(rows, one, factors)
-    except (OSError, csv.Error) as error:
-        raise TraceFileError(f"{str(path)!r} cannot be read as a table: {error}. {_AGAIN}") from error
+    again = reading(path, "a table of nsys or rocprofv3", _AGAIN, csv.Error)
+    with again, Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        table = csv.reader(file)
+        names = next((line for _, line in zip(range(_MOST_HEAD_LINES), table) if _is_head(line)), None)  # noqa: B905
+        if names is None:
+            raise TraceFileError(f"{str(path)!r} is no table of nsys or rocprofv3: it has no times. {_AGAIN}")
+        is_rocm = "Start_Timestamp" in names
+        keys = [_key(name) for name in names]
+        units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
+        factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
+        for line in table:
+            one = dict(zip(keys, line, strict=False))
+            _add_rocm(rows, one) if is_rocm else _add_nsys(rows, one, factors)
     source, backend = ("AMD's rocprofv3", ROCM_BACKEND) if is_rocm else ("Nsight Systems", NSYS_BACKEND)
     missing = ["A table of CSV holds only kernels and copies, only calls, or only ranges: the report tells all."]
     return rows.trace(path, f"{source} (CSV)", _AGAIN, backend=backend, missing=missing)

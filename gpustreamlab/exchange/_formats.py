@@ -7,26 +7,22 @@ import gzip
 import importlib
 import os.path
 import re
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gpustreamlab._util.host import require_room, room_bytes
-from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis import NEEDS, wait_needs
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
-from gpustreamlab.exchange._archives import is_archive, opened
+from gpustreamlab.exchange._archives import GZIP, is_archive, is_packed, opened
 from gpustreamlab.model import Trace, trace_to_table, write_file_whole, write_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 AUTO = "auto"
-GZIP = b"\x1f\x8b"  # How a packed file begins
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEAD_BYTES = 1 << 20  # How much of a file is looked at, unpacked, to tell what it is
 
@@ -155,10 +151,10 @@ def read_as(name: str, path: Path, readers: Mapping[str, Callable[[Path], Trace]
     elif not is_nsys_folder(path):
         _read_head(path)  # tells whether there is anything to read
     read = readers.get(name) or _load(FORMATS[name])
-    if name in _UNPACKING or not _is_packed(path):
+    if name in _UNPACKING or not is_packed(path):
         return read(path)
-    with _unpacked(path) as unpacked:
-        return read(unpacked)
+    with opened(path) as inner:
+        return read(inner)
 
 
 def read_ranks(paths: Sequence[str | PathLike[str]], name: str = AUTO) -> Trace:
@@ -224,7 +220,9 @@ def _read_head(path: str | PathLike[str]) -> bytes:
         raise
     except (EOFError, zlib.error) as error:
         if not head:  # what is lost further on is told by who reads it
-            raise _not_unpacked(path, error) from error
+            raise TraceFileError(
+                f"{shown} cannot be unpacked: {error}. It was cut off or is damaged; copy it again."
+            ) from error
     except OSError as error:
         raise TraceFileError(f"{shown} cannot be read: {error.strerror}. Check its owner and mode.") from error
     if not head:
@@ -302,51 +300,6 @@ def _is_archive(path: Path) -> bool:
     unpacked_head = _read_head(path)
     with path.open("rb") as file:
         return is_archive(file.read(4), unpacked_head)
-
-
-def _is_packed(path: str | PathLike[str]) -> bool:
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(2) == GZIP
-    except (OSError, ValueError):  # told by whoever reads it
-        return False
-
-
-@contextmanager
-def _unpacked(path: Path) -> Iterator[Path]:
-    """Lend a file that is packed by gzip, unpacked; errors about it name what was given."""
-    with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
-        target = Path(folder) / "unpacked"
-        try:
-            _unpack(path, target)
-        except TraceFileError:
-            raise
-        except (EOFError, zlib.error) as error:
-            raise _not_unpacked(path, error) from error
-        except OSError as error:
-            raise TraceFileError(
-                f"{str(path)!r} cannot be unpacked in {folder!r}: {error.strerror}. Make room there, or choose another folder "
-                "by the environment variable TMPDIR."
-            ) from error
-        try:
-            yield target
-        except (TraceFileError, OptionError) as error:
-            raise type(error)(str(error).replace(str(target), str(path))) from error
-
-
-def _unpack(path: Path, target: Path) -> None:
-    part_bytes = path.stat().st_size // 100 or 1
-    with path.open("rb") as raw, target.open("wb") as file, steps(100, "unpack") as done:
-        shown = 0
-        for part in unpacked(raw):
-            file.write(part)
-            while shown < min(raw.tell() // part_bytes, 100):
-                done(path.name)
-                shown += 1
-
-
-def _not_unpacked(path: object, error: Exception) -> TraceFileError:
-    return TraceFileError(f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged; copy it again.")
 
 
 def unpacked(file: BinaryIO, part_bytes: int = 1 << 20) -> Iterator[bytes]:

@@ -13,20 +13,20 @@ import pyarrow as pa
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._frame import ANNOTATION, Columns, Frame, add_launches, card_note, launch_note, not_read, own_name
-from gpustreamlab.exchange._nsys_lines import Lines, is_lines
-from gpustreamlab.exchange._nsys_report import (
-    NO_NUMBER,
-    Place,
-    Places,
-    Report,
-    alike,
-    chosen,
-    export_hint,
-    open_report,
-    or_else,
+from gpustreamlab.exchange._frame import (
+    ANNOTATION,
+    Columns,
+    Frame,
+    add_launches,
+    card_note,
+    launch_note,
+    not_read,
+    own_name,
+    reading,
 )
-from gpustreamlab.exchange._nsys_tables import MOST_DETAILS, NO_STREAM, TELLING, WHERE, Tables
+from gpustreamlab.exchange._nsys_lines import Lines, is_lines
+from gpustreamlab.exchange._nsys_report import NO_NUMBER, Place, Places, Report, export_hint, open_report
+from gpustreamlab.exchange._nsys_tables import MOST_DETAILS, NO_STREAM, TELLING, WHERE, Tables, alike, chosen, or_else
 from gpustreamlab.model import NSYS_BACKEND, Lane, Partition, Trace
 from gpustreamlab.recorder import DEPENDENCY_COLUMNS, RowFinder
 from gpustreamlab.typing import Int64Array, LaneKind
@@ -39,18 +39,10 @@ _PROCESS_MASK = -(1 << 24)  # What a thread's global number has in common with i
 
 def read_nsys(path: str | PathLike[str]) -> Trace:
     """Read a report of Nsight Systems; see `gpustreamlab.load_trace`."""
-    name = str(path)
-    try:
+    with reading(path, "a report of Nsight Systems", export_hint("run.nsys-rep"), sqlite3.Error, pa.ArrowException):
         with nullcontext(Lines(path)) if is_lines(path) else open_report(path) as report:
-            frame = _Maker(report, name).frame()
+            frame = _Maker(report, str(path)).frame()
         return frame.trace()
-    except TraceFileError:
-        raise
-    except (sqlite3.Error, pa.ArrowException, OSError, UnicodeError) as error:
-        raise TraceFileError(
-            f"{name!r} cannot be read as a report of Nsight Systems: {error}. It was cut off or is damaged. "
-            f"{export_hint('run.nsys-rep')}"
-        ) from error
 
 
 class _Maker:

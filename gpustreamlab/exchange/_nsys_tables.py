@@ -14,10 +14,10 @@ import numpy as np
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._frame import ANNOTATION, HOST, Codes, Columns
-from gpustreamlab.exchange._nsys_report import LARGEST, NO_NUMBER, Report, alike, chosen, joined, or_else, or_nought, timed
+from gpustreamlab.exchange._nsys_report import LARGEST, NO_NUMBER, Report
 from gpustreamlab.model import SPAN_KINDS, Marker, WorkDetail
 from gpustreamlab.recorder import MAX_FULL_NAME, cut_text
-from gpustreamlab.typing import Int32Array, Int64Array, MarkerKind, SpanKind
+from gpustreamlab.typing import BoolArray, Int32Array, Int64Array, MarkerKind, SpanKind
 
 MOST_DETAILS = 65_536  # Most launches that differ in anything; further ones have a name and no detail
 MOST_MARKS = 10_000  # Most marks that are kept; the first count
@@ -302,3 +302,44 @@ def _sizes(three: Sequence[int]) -> tuple[int, int, int]:
     """Return three sizes, or zeros where one of them cannot be."""
     x, y, z = three
     return (x, y, z) if 0 < x < _MOST_X and 0 < y < _MOST_YZ and 0 < z < _MOST_YZ else (0, 0, 0)
+
+
+def timed(rows: Columns) -> Columns:
+    """Return the rows whose times make sense."""
+    start_ns, end_ns = rows["start"], rows["end"]
+    is_timed = (start_ns != 0) | (end_ns != 0)  # CUPTI could not tell when it ran
+    return chosen(rows, (start_ns > -LARGEST) & (end_ns < LARGEST) & (start_ns <= end_ns) & is_timed)
+
+
+def chosen(rows: Columns, which: BoolArray) -> Columns:
+    """Return some of the rows."""
+    return rows if which.all() else {name: values[which] for name, values in rows.items()}
+
+
+def or_nought(values: Int64Array, below: int = 1 << 40) -> Int64Array:
+    """Return the numbers, with 0 for those that are none, or beyond all reason."""
+    found: Int64Array = np.where((values >= 0) & (values < below), values, 0)
+    return found
+
+
+def alike(columns: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
+    """Return the first of each sort of rows that are equal in all columns, as they come, and the sort of each row."""
+    import pandas as pd  # slow to load
+
+    sorts = pd.DataFrame(dict(enumerate(columns))).groupby([*range(len(columns))], sort=False)
+    sort = sorts.ngroup().to_numpy(np.int64)
+    return np.flatnonzero(np.diff(np.maximum.accumulate(sort), prepend=-1)), sort
+
+
+def or_else(values: Int64Array, other: int) -> Int64Array:
+    """Return the numbers, with another one where there is none."""
+    if not len(values) or values.min() != NO_NUMBER:
+        return values
+    found: Int64Array = np.where(values == NO_NUMBER, other, values)
+    return found
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Return rows behind each other."""
+    some = [part for part in parts if len(next(iter(part.values())))] or parts[:1]
+    return some[0] if len(some) == 1 else {name: np.concatenate([part[name] for part in some]) for name in some[0]}

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL
+from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL, Columns, reading
 from gpustreamlab.exchange._nsys_report import NO_NUMBER, Report, open_report
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import Device, SMLimits, Trace
@@ -41,7 +41,7 @@ _Row = dict[str, Any]
 
 def read_rocm(path: str | PathLike[str]) -> Trace:
     """Read a rocpd database, or JSON of rocprofv3."""
-    try:
+    with reading(path, "a trace of AMD's rocprofv3", _AGAIN, sqlite3.Error, msgspec.MsgspecError):
         with Path(path).open("rb") as file:
             is_database = file.read(len(_SQLITE)) == _SQLITE
         if not is_database:
@@ -49,12 +49,6 @@ def read_rocm(path: str | PathLike[str]) -> Trace:
         with open_report(path) as report:
             reader = _Rocpd(report) if any(name.startswith("rocpd_kernel_dispatch") for name in report.tables) else _Rpd(report)
         return reader.rows.trace(path, reader.source, _AGAIN, backend=ROCM_BACKEND, cards=reader.cards)
-    except TraceFileError:
-        raise
-    except (sqlite3.Error, OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
-        raise TraceFileError(
-            f"{str(path)!r} cannot be read as a trace of AMD's rocprofv3: {error}. It was cut off or is damaged. {_AGAIN}"
-        ) from error
 
 
 class _Rocpd:
@@ -127,7 +121,7 @@ class _Rocpd:
                 other, column = ("track", name) if name in _OF_TRACKS else ("timestamp", "value")
                 found = self._report.numbers(f"rocpd_{other}{self._suffix}", ["id", column])
                 columns[name] = np.append(found[column], NO_NUMBER)[RowFinder(found["id"]).rows_of(at[name])]
-        return zip(*(values.tolist() for values in columns.values()), strict=True)
+        return _tuples(columns)
 
 
 class _Rpd:
@@ -139,8 +133,7 @@ class _Rpd:
         self.rows, self.cards = Rows(), dict[int, Device]()
 
         def rows(table: str, names: str) -> Iterator[tuple[int, ...]]:
-            columns = report.numbers(table, names.split())
-            return zip(*(values.tolist() for values in columns.values()), strict=True)
+            return _tuples(report.numbers(table, names.split()))
 
         numbers = report.numbers("rocpd_string", ["id"])["id"].tolist()
         strings = dict(zip(numbers, report.texts("rocpd_string", "string", _LONGEST_NAME), strict=False))
@@ -228,6 +221,10 @@ class _Json:
         if self._by_stream and stream is not None:
             return Stream(device, _handle(stream), f"{where}stream {_handle(stream)}")
         return Stream(device, _handle(queue), f"{where}queue {_handle(queue)}" if queue is not None else f"{where}copies")
+
+
+def _tuples(columns: Columns) -> Iterator[tuple[int, ...]]:
+    return zip(*(values.tolist() for values in columns.values()), strict=True)
 
 
 def _card(ordinal: int, told: _Row) -> Device:

@@ -5,9 +5,7 @@ Source: ``tsl/profiler/protobuf/xplane.proto`` and ``xplane_schema.cc`` (OpenXLA
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Mapping
 from functools import cache
 from os import PathLike
@@ -16,11 +14,11 @@ from typing import Any
 
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.words import install_line
-from gpustreamlab.errors import MissingExtraError, TraceFileError
+from gpustreamlab.errors import MissingExtraError
 from gpustreamlab.exchange._chrome import work_of
 from gpustreamlab.exchange._chrome_events import Shape as Told
 from gpustreamlab.exchange._formats import unpacked
-from gpustreamlab.exchange._frame import ANNOTATION, HOST
+from gpustreamlab.exchange._frame import ANNOTATION, HOST, reading
 from gpustreamlab.exchange._rows import LARGEST, Rows, Shape, Stream, whole
 from gpustreamlab.model import CHROME_BACKEND, Device, Trace
 
@@ -47,14 +45,10 @@ def read_xplane(path: str | PathLike[str]) -> Trace:
     parse = _space()
     from google.protobuf.message import DecodeError
 
-    try:
+    with reading(path, "an XPlane file", f"Copy it again. {_AGAIN}", DecodeError):
         require_room(Path(path).stat().st_size * 8, repr(str(path)), room_bytes())
         with Path(path).open("rb") as file:
             space = parse(b"".join(unpacked(file)))
-    except (OSError, EOFError, zlib.error, gzip.BadGzipFile, DecodeError) as error:
-        raise TraceFileError(
-            f"{str(path)!r} cannot be read as an XPlane file: {error}. It was cut off or is damaged; copy it again. {_AGAIN}"
-        ) from error
     rows, cards = Rows(), dict[int, Device]()
     for plane in space.planes:
         _read_plane(plane, rows, cards)
