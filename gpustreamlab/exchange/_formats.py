@@ -67,14 +67,14 @@ _LOOK_BYTES = 1 << 16
 _LONGEST_FRAME = 11
 
 _ROCPD = re.compile(rb"create (?:table|view)[^(]{0,20}rocpd_", re.IGNORECASE)
-_BEGINS = {
-    b"PAR1": "parquet",
-    b"\xff\xff\xff\xff": "spool",
-    b"SQLite format 3\0": "nsys",
-}
+_BEGINS = {b"PAR1": "parquet", b"\xff\xff\xff\xff": "spool", b"SQLite format 3\0": "nsys"}
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 _TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"
+_SUMS = (
+    "a table of sums of nsys or rocprofv3, which has no time axis. Read the report, or export: nsys stats --report "
+    "cuda_gpu_trace --format csv, rocprofv3 --kernel-trace --output-format csv"
+)
 _FOREIGN = {
     GZIP: "packed by gzip twice. Unpack it once: gunzip",
     b"ARROW1": "an Arrow file. pyarrow reads it, and Trace.from_columns() makes a trace of columns",
@@ -89,13 +89,16 @@ _FOREIGN = {
     b"<?xml": "a picture or other XML, which holds no trace",
     b"NVR\0": "a report of Nsight Compute (.ncu-rep): it measures one kernel after the other and has no time axis. Record with "
     "Nsight Systems: nsys profile --trace=cuda,nvtx",
+    b"Time (%),": _SUMS,
+    b'"Name","Calls","TotalDurationNs"': _SUMS,
     b"start_ns,": _TABLE,
     b'"start_ns",': _TABLE,
 }
 """What is known and not read, and what to do."""
 _PROFILE = "Export the profile beside it: prof.export_chrome_trace('run.json.gz')"
+_EXECUTION = f"an ExecutionTrace of PyTorch (Chakra), which has no times of devices. {_PROFILE}"
 _FOREIGN_JSON = {
-    rb'"schema"\s*:\s*"[\d.]+-chakra': f"an ExecutionTrace of PyTorch (Chakra), which has no times of devices. {_PROFILE}",
+    rb'^\s*\{\s*"schema"\s*:\s*"[\d.]+(?:-chakra[^"]*)?"\s*,\s*"pid"': _EXECUTION,
     rb'"\$schema"\s*:\s*"https?://(?:www\.)?speedscope': "a profile of speedscope, which has stacks of the host and no "
     "devices. Record with PyTorch's profiler or Nsight Systems",
     rb'^\s*\[\s*\{\s*"(?:children|frame)"\s*:\s*[\[{]': "a tree of Triton's proton (hatchet), which has sums and no "
@@ -118,7 +121,7 @@ def find_format(path: str | PathLike[str]) -> str:
         return "rocm"
     if found is not None:
         return found
-    looks = _looks_like(head)
+    looks = _EXECUTION if name.endswith(".et") else _looks_like(head)
     if ".xplane.pb" in name:  # begins as Perfetto's files do
         return "xplane"
     if _load("gpustreamlab.exchange._csv_tables:is_table")(head):

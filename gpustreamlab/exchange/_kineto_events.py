@@ -13,11 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from gpustreamlab.exchange._frame import (
-    LEAST_WALL_CLOCK_NS,
-    Codes,
-    Columns,
-)
+from gpustreamlab.exchange._frame import LEAST_WALL_CLOCK_NS, Codes, Columns
 from gpustreamlab.exchange._json_events import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
 from gpustreamlab.recorder import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind

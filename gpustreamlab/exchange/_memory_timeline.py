@@ -20,7 +20,8 @@ from gpustreamlab.model import KINETO_BACKEND, Counters, Device, Lane, Trace
 from gpustreamlab.typing import LaneKind
 
 _WRONG = (ValueError, OverflowError, msgspec.MsgspecError)
-_CATEGORIES = ("parameters", "optimizer state", "inputs", "temporaries", "activations", "gradients", "autograd", "unknown")
+_CATEGORIES: tuple[str, ...] = ("parameters", "optimizer state", "inputs", "temporaries", "activations", "gradients")
+_CATEGORIES += ("autograd detail", "unknown")
 _AGAIN = "Export it with: prof.export_memory_timeline('memory.json')"
 
 

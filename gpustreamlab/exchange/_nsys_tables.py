@@ -25,12 +25,7 @@ NO_STREAM = -1  # Migrations of managed memory, which the driver makes by itself
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 KERNELS, _COPIES, _GRAPHS = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY", f"{_PREFIX}GRAPH_TRACE"
-WORK_TABLES = {
-    KERNELS: SpanKind.KERNEL,
-    _COPIES: SpanKind.COPY,
-    f"{_PREFIX}MEMSET": SpanKind.FILL,
-    _GRAPHS: SpanKind.KERNEL,
-}
+WORK_TABLES = {KERNELS: SpanKind.KERNEL, _COPIES: SpanKind.COPY, f"{_PREFIX}MEMSET": SpanKind.FILL, _GRAPHS: SpanKind.KERNEL}
 """What becomes work of a device; of the graphs in the last one nsys did not record the nodes."""
 _CALLS, _NVTX = f"{_PREFIX}RUNTIME", "NVTX_EVENTS"
 _FAULTS, _DIAGNOSTICS, _OVERHEAD = "CUDA_UM_GPU_PAGE_FAULT_EVENTS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD"
@@ -47,22 +42,17 @@ _NUMBERED = (
     *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
     *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "launchType"),
 )
-_OF_TABLE = {
-    KERNELS: (*_NAMED[:2], *_NUMBERED),
-    f"{_PREFIX}MEMCPY": _NAMED[2:],
-    f"{_PREFIX}MEMSET": (),
-    _GRAPHS: (),
-}
+_OF_TABLE = {KERNELS: (*_NAMED[:2], *_NUMBERED), f"{_PREFIX}MEMCPY": _NAMED[2:], f"{_PREFIX}MEMSET": (), _GRAPHS: ()}
 """What tells launches of each table apart, beside the graph."""
 _MOST_X, _MOST_YZ = 1 << 31, 1 << 16
-_LETTERS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
+LETTERS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
 """Of copies by their kind, from 1; the last three are of managed memory."""
 _FIRST_MANAGED = 11
 _CAUSES = {1: ", asked for", 2: ", page fault", 3: ", prefetch", 4: ", eviction", 5: ", access counters"}
 """Why managed memory went. Source: CUPTI, ``CUpti_ActivityUnifiedMemoryMigrationCause``."""
 _COOPERATIVE = (2, 3)  # Sorts of launches. Source: CUPTI, ``CUpti_ActivityLaunchType``, from 1 in what nsys exports
 _WARNINGS = (2, 3)  # Severities of diagnostics that tell of a loss. Source: ENUM_DIAGNOSTIC_SEVERITY_LEVEL
-_MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
+MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
 """By nsys's number, which is one lower than CUPTI's."""
 
 _VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")  # Behind the names of calls: of which CUDA they are
@@ -279,10 +269,10 @@ def _host_columns(rows: Columns, name: Int32Array, kind: int) -> Columns:
 
 def copy_name(kind: int, source: int, target: int) -> str:
     """Return the name that the same copy has in a trace of our own; of any numbers, as nsys gives to copies and memory."""
-    name = f"memcpy {_LETTERS[kind - 1]}" if 1 <= kind <= len(_LETTERS) else "memcpy"
+    name = f"memcpy {LETTERS[kind - 1]}" if 1 <= kind <= len(LETTERS) else "memcpy"
     if kind >= _FIRST_MANAGED:
-        return f"{name} (managed)" if kind <= len(_LETTERS) else name
-    first, last = (_MEMORY[end] if 0 <= end < len(_MEMORY) else "" for end in (source, target))
+        return f"{name} (managed)" if kind <= len(LETTERS) else name
+    first, last = (MEMORY[end] if 0 <= end < len(MEMORY) else "" for end in (source, target))
     if "HtoD" in name or "HtoA" in name:
         last = first
     elif "DtoH" in name or "AtoH" in name:

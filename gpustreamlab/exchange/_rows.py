@@ -187,7 +187,7 @@ def called(kind: int, told: str) -> str:
     """Return the name that such work has in a trace of our own, as far as the way of a copy is told by its name."""
     if kind == KERNEL:
         return short_name(told)
-    found = _WAY.search(told)
+    found = None if told.startswith("memcpy ") else _WAY.search(told)
     return "memset" if kind == FILL else f"memcpy {found[1][0].upper()}to{found[2][0].upper()}" if found else told
 
 

@@ -221,15 +221,18 @@ def rocprofv3_json():
     return json.dumps({"rocprofiler-sdk-tool": [tool]}).encode()
 
 
-NSYS_CSV = """
-Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),Strm,Device,Name
-900,100,5,64,2,1,128,1,1,40,0.002,0.000,,7,NVIDIA H100 (1),"void gemm<float, 2>(Params)"
-100,300,4,,,,,,,,,,0.004,13,NVIDIA H100 (1),[CUDA memcpy Host-to-Device]
-"""
+# As nsys stats --report cuda_gpu_trace --format csv of 2024 writes it to the screen; kinds of memory are words.
+NSYS_CSV = (
+    "\nStart (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),"
+    "SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n"
+    '900,100,5,64,2,1,128,1,1,40,0.002,0.000,,,,NVIDIA H100 80GB (1),1,,7,"void gemm<float, 2>(Params)"\n'
+    "100,300,4,,,,,,,,,,0.004,Pageable,Device,NVIDIA H100 80GB (1),1,,13,[CUDA memcpy Host-to-Device]\n"
+)
 ROCM_CSV = (
-    '"Kind","Agent_Id","Queue_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size",'
+    '"Kind","Agent_Id","Queue_Id","Stream_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size",'
     '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"\n'
-    '"KERNEL_DISPATCH","Agent 1",2,"saxpy(float*)",9,3000,5000,1024,256,1,1,1000,1,1\n'
+    '"KERNEL_DISPATCH","Agent 1",17,26,"sgemm",10,6000,7000,0,64,1,1,64,1,1\n'
+    '"KERNEL_DISPATCH","Agent 1",2,0,"saxpy(float*)",9,3000,5000,1024,256,1,1,1000,1,1\n\n'
 )
 MEMORY = [[10, 20], [[0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 9, 8, 7, 6, 5, 4, 3, 2]]]
 

@@ -209,12 +209,15 @@ def test_an_xplane_file_has_streams_grids_calls_and_the_card(tmp_path):
 
 def test_tables_of_csv_are_read_with_rows_in_any_order(tmp_path):
     trace = gsl.load_trace(MADE["nsys csv"](tmp_path))
-    assert told(trace) == [("stream 13", "memcpy HtoD", "copy", 100, 400), ("stream 7", "gemm<float, 2>", "kernel", 900, 1000)]
+    assert told(trace) == [
+        ("stream 13", "memcpy HtoD (pageable)", "copy", 100, 400),
+        ("stream 7", "gemm<float, 2>", "kernel", 900, 1000),
+    ]
     assert trace.lanes[0].device == 1
     assert {detail.grid for detail in trace.details} == {(64, 2, 1), (0, 0, 0)}
     assert trace.extra["size_bytes"].tolist() == [4000, 0]
     rocm = gsl.load_trace(MADE["rocm csv"](tmp_path))
-    assert told(rocm) == [("queue 2", "saxpy", "kernel", 3000, 5000)]
+    assert told(rocm) == [("queue 2", "saxpy", "kernel", 3000, 5000), ("stream 26", "sgemm", "kernel", 6000, 7000)]
     assert rocm.details[0].grid == (4, 1, 1)
 
 
@@ -265,6 +268,9 @@ def test_an_archive_that_is_damaged_or_has_more_than_one_trace_says_so(tmp_path)
 
 FOREIGN = {
     "ExecutionTrace": b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}',
+    "ExecutionTrace of PyTorch": b'{\n  "schema": "1.0.1", "pid": 563677, "time": "2023-07-14", "nodes": []}',
+    "sums of nsys": b"Time (%),Total Time (ns),Instances,Avg (ns),Name\n90.0,5,1,5,gemm\n",
+    "sums of nsys or rocprofv3": b'"Name","Calls","TotalDurationNs","AverageNs"\n"hipFree",12,1994421,166201.7\n',
     "speedscope": b'{"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}',
     "proton": b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
     "trtexec": b'[\n { "count" : 10 }\n, { "name" : "conv1", "timeMs" : 3 }]',
@@ -276,7 +282,7 @@ FOREIGN = {
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_is_not_read_is_named_with_what_to_record(name, tmp_path):
     (tmp_path / "run").write_bytes(FOREIGN[name])
-    with pytest.raises(TraceFileError, match=f"looks like .*{name}.*(?:Record|Export|git lfs pull)"):
+    with pytest.raises(TraceFileError, match=f"looks like .*{name}.*(?:Record|Export|Read the report|git lfs pull)"):
         gsl.load_trace(tmp_path / "run")
 
 
