@@ -20,8 +20,6 @@ from gpustreamlab.exchange._chrome_dialects import XLA
 from gpustreamlab.exchange._chrome_events import NO_NUMBERS, Event, Events, Shape, Top
 from gpustreamlab.exchange._frame import (
     ANNOTATION,
-    COPY,
-    FILL,
     HOST,
     MARKER,
     Frame,
@@ -84,7 +82,7 @@ class _Maker:
         track = slices["track"]
         is_summary = np.array([*map(tracks.is_summary, tracks.known), False], bool)[track]
         slices["kind"] = np.where(is_summary & (slices["kind"] == HOST), ANNOTATION, slices["kind"])
-        if tracks.streams and tracks.dialect is not XLA:  # which tells calls by their correlation
+        if self._told.flows and tracks.streams and tracks.dialect is not XLA:  # which tells calls by their correlation
             is_call = np.array([bool(_CALL.match(shape.name)) for shape in told.shapes], bool)[slices["shape"]]
             slices["kind"][is_call & ~is_gpu & ~is_summary & (slices["kind"] == ANNOTATION)] = HOST
         lanes, threads, lane, thread = tracks.lanes(np.unique(track))
@@ -231,7 +229,7 @@ class _Maker:
 def work_of(shape: Shape) -> tuple[int, WorkDetail, int]:
     """Return what work on a stream is, how it was launched, and its bytes."""
     numbers = {key: int(value) for text in (shape.kernel, shape.copy, shape.fill) for key, value in _NUMBER.findall(text)}
-    kind = COPY if shape.copy else FILL if shape.fill else kind_of(shape.name)
+    kind = kind_of("memcpy" if shape.copy else "memset" if shape.fill else shape.name)
     detail = WorkDetail(
         full_name=shape.name,
         grid=_three(_GRID.search(shape.kernel)),

@@ -13,19 +13,9 @@ import pyarrow as pa
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._frame import (
-    ANNOTATION,
-    Columns,
-    Frame,
-    add_launches,
-    card_note,
-    launch_note,
-    not_read,
-    own_name,
-    reading,
-)
+from gpustreamlab.exchange._frame import ANNOTATION, Frame, add_launches, card_note, launch_note, not_read, own_name, reading
 from gpustreamlab.exchange._nsys_lines import Lines, is_lines
-from gpustreamlab.exchange._nsys_report import NO_NUMBER, Place, Places, Report, export_hint, open_report
+from gpustreamlab.exchange._nsys_report import NO_NUMBER, Columns, Place, Places, Report, export_hint, open_report
 from gpustreamlab.exchange._nsys_tables import MOST_DETAILS, NO_STREAM, TELLING, WHERE, Tables, alike, chosen, or_else
 from gpustreamlab.model import NSYS_BACKEND, Lane, Partition, Trace
 from gpustreamlab.recorder import DEPENDENCY_COLUMNS, RowFinder

@@ -69,8 +69,8 @@ class _Rocpd:
         for told in self._agents.values():
             if told.get("type") == "GPU":
                 self.cards.setdefault(_number(told, "type_index"), _card(_number(told, "type_index"), _details(told)))
-        events = {number: _first(stack, other) for number, stack, other in self._rows("event", "id stack_id correlation_id")}
-        launch = {number: found + shift for number, found in events.items() if found}
+        rows = self._rows("event", "id correlation_id stack_id")
+        launch = {number: one + shift for number, *both in rows for one in both if 0 < one < 1 << 40}  # of both the last
         self._dispatches(launch, where)
         self._copies(launch, where)
         self._regions(launch, where)
@@ -257,10 +257,6 @@ def _times(record: _Row) -> tuple[object, object]:
 def _launch(record: _Row, shift: int) -> int:
     found = _number(_map(record.get("correlation_id")), "internal")
     return found + shift if found else 0
-
-
-def _first(stack: int, other: int) -> int:
-    return next((number for number in (stack, other) if 0 < number < 1 << 40), 0)
 
 
 def _handle(told: object) -> int:

@@ -93,11 +93,9 @@ class Rows:
             self._on_host.extend((start_ns, end_ns, self.threads[thread], kind, self.names[name], whole(launch)))
 
     def _is_sound(self, start_ns: Any, end_ns: Any) -> bool:
-        is_sound = (
-            type(start_ns) is int is type(end_ns) and -LARGEST < start_ns <= end_ns < LARGEST and bool(start_ns or end_ns)
-        )
+        is_sound = type(start_ns) is int is type(end_ns) and (start_ns or end_ns) and -LARGEST < start_ns <= end_ns < LARGEST
         self.refused_count += not is_sound
-        return is_sound
+        return bool(is_sound)
 
     def trace(
         self,

@@ -178,7 +178,7 @@ def test_kernels_of_amd_in_a_perfetto_trace_lie_on_lanes_of_the_card(tmp_path):
     trace = gsl.load_trace(MADE["rocprofv3 pftrace"](tmp_path))
     assert [row[1:] for row in told(trace)] == [
         ("hipLaunchKernel", "host", 100, 400),
-        ("MEMORY_COPY_HOST_TO_DEVICE", "copy", 500, 900),
+        ("memcpy HtoD", "copy", 500, 900),
         ("saxpy", "kernel", 1000, 5000),
         ("sgemm", "kernel", 2000, 7000),
     ]
