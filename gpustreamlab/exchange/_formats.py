@@ -45,8 +45,8 @@ _UNPACKING = {"kineto", "chrome", "perfetto", "xplane", "memory"}  # Formats who
 
 READABLE = (
     "gsl.load_trace() reads Parquet files of trace.save(), spools of Session(spool=...), pages of "
-    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite, "
-    "Parquet and JSON lines exports and reports of Nsight Systems, Perfetto's .pftrace, rocpd databases, JSON and CSV of rocprofv3, "
+    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, reports "
+    "of Nsight Systems and exports (SQLite, Parquet, JSON lines, CSV), Perfetto's .pftrace, rocpd, JSON and CSV of rocprofv3, "
     ".xplane.pb of XLA, profiles of ONNX Runtime, Intel's unitrace, Ascend and TensorFlow, and memory timelines of PyTorch. "
     "Each but a report may be packed by gzip, zstd, ZIP or tar."
 )
