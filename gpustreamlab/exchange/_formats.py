@@ -105,8 +105,8 @@ _FOREIGN_JSON = {
     'time axis. Record with proton.start("run", data="trace"), which writes .chrome_trace',
     rb'^\s*\[\s*\{\s*"count"\s*:\s*\d+\s*\}': "a profile of trtexec (--exportProfile), which has times of layers and no "
     "time axis. Record with: nsys profile --trace=cuda,nvtx trtexec ...",
-    rb'^\s*\[\s*\{\s*"startComputeMs"': "times of trtexec (--exportTimes), which has no kernels. Record with: nsys profile "
-    "--trace=cuda,nvtx trtexec ...",
+    rb'^\s*\[\s*\{\s*"start(?:Enq|H2d|In|Compute)Ms"': "times of trtexec (--exportTimes), which has no kernels. Record with: "
+    "nsys profile --trace=cuda,nvtx trtexec ...",
 }
 """Likewise JSON, by what is in its beginning."""
 
@@ -135,7 +135,8 @@ def find_format(path: str | PathLike[str]) -> str:
 
 def is_nsys_folder(path: str | PathLike[str]) -> bool:
     """Tell whether it is what ``nsys export --type=parquetdir`` writes."""
-    return os.path.isfile(os.path.join(path, "StringIds.parquet"))  # noqa: PTH113, PTH118 - which take any name
+    tables = ("StringIds.parquet", "CUPTI_ACTIVITY_KIND_KERNEL.parquet")
+    return any(os.path.isfile(os.path.join(path, name)) for name in tables)  # noqa: PTH113, PTH118 - which take any name
 
 
 def check_format(name: object) -> None:

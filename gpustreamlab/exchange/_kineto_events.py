@@ -46,7 +46,7 @@ class Args(msgspec.Struct, gc=False):
 
     name: object = None
     device: _Whole | None = None
-    context: _Whole = 0
+    context: _Whole | str = 0  # a handle as a text where Intel wrote it
     stream: _Whole | None = None
     correlation: _Whole = 0
     bytes: _Whole = 0
@@ -289,12 +289,13 @@ class Events:
         return ThreadKey(self._file, *(cut_text(str(one)) for one in told))
 
     def _stream_key(self, told: tuple[Any, ...]) -> StreamKey:
-        """Return what tells a stream apart; ROCm tells no context."""
+        """Return what tells a stream apart; ROCm tells no context, Intel none that counts."""
         device, context, stream, _, thread = told
         if stream is None:
             stream = _number_of(thread)
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
-        return StreamKey(self._file, max(_number_of(device), 0), context, stream)
+        number = int(context) if isinstance(context, str) and context.isdecimal() else context
+        return StreamKey(self._file, max(_number_of(device), 0), whole_number(number), stream)
 
 
 def without_context(key: StreamKey) -> tuple[int, int, int]:

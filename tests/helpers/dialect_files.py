@@ -302,11 +302,15 @@ def perfetto_of_amd():
 
 
 def xpu():
-    """Return a profile of PyTorch on an Intel card: two kernels of two queues and their calls."""
+    """Return a profile of PyTorch on an Intel card: two kernels of two queues and their calls.
+
+    Arguments are those of Kineto's plugin for XPUs: handles are texts, and a row is a SYCL queue.
+    """
     events = []
     for number, (start, queue) in enumerate(((1000, 1), (1500.5, 2)), 1):
         call = slice_of(10, 10, "urEnqueueKernelLaunch", 900 + number, 5, cat="xpu_runtime", args={"correlation": number})
-        args = {"device": 0, "queue": queue, "correlation": number}
+        args = {"correlation": number, "appended": 1, "device": 0, "context": "0x5581a0", "sycl queue": queue}
+        args |= {"l0 queue": "0x77b0", "kernel_id": number}
         events += [call, slice_of(0, queue, "gemm_kernel", start, 400, cat="kernel", args=args)]
     card = {"id": 0, "name": "Intel(R) Data Center GPU Max 1550"}
     return json.dumps({"schemaVersion": 1, "deviceProperties": [card], "traceEvents": events}).encode()

@@ -274,6 +274,7 @@ FOREIGN = {
     "speedscope": b'{"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}',
     "proton": b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
     "trtexec": b'[\n { "count" : 10 }\n, { "name" : "conv1", "timeMs" : 3 }]',
+    "times of trtexec": b'[\n { "startEnqMs" : 0.2, "endEnqMs" : 1.0, "startH2dMs" : 0.1, "startComputeMs" : 0.3 }\n]',
     "Nsight Compute": b"NVR\0" + bytes(50),
     "Git LFS": gzip.compress(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
 }
