@@ -135,8 +135,8 @@ def find_format(path: str | PathLike[str]) -> str:
 
 def is_nsys_folder(path: str | PathLike[str]) -> bool:
     """Tell whether it is what ``nsys export --type=parquetdir`` writes."""
-    tables = ("StringIds.parquet", "CUPTI_ACTIVITY_KIND_KERNEL.parquet")
-    return any(os.path.isfile(os.path.join(path, name)) for name in tables)  # noqa: PTH113, PTH118 - which take any name
+    tables = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL")
+    return any(os.path.isfile(os.path.join(path, f"{one}.parquet")) for one in tables)  # noqa: PTH113, PTH118 - take any name
 
 
 def check_format(name: object) -> None:

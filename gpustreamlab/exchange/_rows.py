@@ -127,8 +127,7 @@ class Rows:
         devices = {lane.device: (cards or {}).get(lane.device) or unknown_device(lane.device) for lane in lanes}
         unknown = ", ".join(f"GPU {one}" for one in sorted({one.device for one in self.streams}) if not devices[one].sm_count)
         facts = [*missing, *launch_note(call), *([card_note(unknown)] if unknown else [])]
-        has_pairs = len(self.streams.known) > 1
-        facts += ["Whether streams waited for events is not told."] if has_pairs else []
+        facts += ["Whether streams waited for events is not told."] * (len(self.streams.known) > 1)
         return Frame(
             backend=backend,
             source=source,
@@ -141,7 +140,7 @@ class Rows:
             devices=devices,
             imported=used + f" of {sum(counts) + self.refused_count:,} rows{not_read(self.left_out)}{refused}",
             missing=facts,
-            facts={"waits_told": not has_pairs},
+            facts={"waits_told": len(self.streams.known) < 2},
         ).trace()
 
     def _lanes(self, work: Columns, cards: Mapping[int, Device]) -> list[Lane]:
