@@ -16,7 +16,7 @@ from pathlib import Path
 from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import BYTE_ORDER_MARK
-from gpustreamlab.exchange._frame import ANNOTATION, HOST, KERNEL, reading
+from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL, reading
 from gpustreamlab.exchange._nsys_tables import LETTERS, MEMORY, copy_name
 from gpustreamlab.exchange._rocm import ROCM_BACKEND
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
@@ -95,7 +95,7 @@ def _add_rocm(rows: Rows, one: _Row) -> None:
     elif "direction" in one:
         direction = one["direction"]
         agent = one.get("sourceagentid") if direction.upper().endswith("HOST") else one.get("destinationagentid")
-        rows.add_work(start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(direction), kind_of("copy"), 0, launch)
+        rows.add_work(start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(direction), COPY, 0, launch)
     else:
         kind = ANNOTATION if "MARKER" in one.get("domain", "") else HOST
         rows.add_on_host(start_ns, end_ns, f"thread {whole(one.get('threadid'))}", one.get("function", ""), kind, launch)

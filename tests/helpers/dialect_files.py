@@ -234,6 +234,10 @@ ROCM_CSV = (
     '"KERNEL_DISPATCH","Agent 1",17,26,"sgemm",10,6000,7000,0,64,1,1,64,1,1\n'
     '"KERNEL_DISPATCH","Agent 1",2,0,"saxpy(float*)",9,3000,5000,1024,256,1,1,1000,1,1\n\n'
 )
+ROCM_COPIES = (
+    '"Kind","Direction","Source_Agent_Id","Destination_Agent_Id","Correlation_Id","Start_Timestamp","End_Timestamp"\n'
+    '"MEMORY_COPY","HOST_TO_DEVICE",0,1,0,100,200\n"MEMORY_COPY","MEMORY_COPY_DEVICE_TO_HOST",1,0,0,300,400\n'
+)
 MEMORY = [[10, 20], [[0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 9, 8, 7, 6, 5, 4, 3, 2]]]
 
 

@@ -221,6 +221,12 @@ def test_tables_of_csv_are_read_with_rows_in_any_order(tmp_path):
     assert {detail.grid for detail in rocm.details} == {(4, 1, 1), (1, 1, 1)}
 
 
+def test_copies_of_rocprofv3_are_copies_of_a_card(tmp_path):
+    trace = gsl.load_trace(saved(files.ROCM_COPIES.encode())(tmp_path))
+    assert told(trace) == [("copies", "memcpy HtoD", "copy", 100, 200), ("copies", "memcpy DtoH", "copy", 300, 400)]
+    assert trace.lanes[0].device == 1
+
+
 def test_a_memory_timeline_becomes_counters(tmp_path):
     counters = gsl.load_trace(MADE["memory"](tmp_path)).counters
     assert len(counters) == 16
