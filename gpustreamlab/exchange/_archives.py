@@ -49,8 +49,8 @@ def opened(path: Path) -> Iterator[Path]:
             *(zipfile.BadZipFile, tarfile.TarError),
         ) as error:
             raise TraceFileError(
-                f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged, or has a password; copy it again, "
-                "or unpack it by hand."
+                f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged, has a password, or there is no "
+                "room in the folder TMPDIR; copy it again, or unpack it by hand."
             ) from error
         try:
             yield target
