@@ -1,13 +1,14 @@
-"""Files packed by zstd, and archives of ZIP or tar with one trace in them, opened as they come."""
+"""Files packed by gzip or zstd, and archives of ZIP or tar with one trace in them, opened as they come."""
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -15,17 +16,24 @@ from typing import IO
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab.errors import OptionError, TraceFileError
 
-ZSTD, ZIP = b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 _TAR, _TAR_AT = b"ustar", 257  # What the head of the first member of a tar holds, and where
 _PART_BYTES = 1 << 20
 _MOST_LISTED = 4
 _TRACES = (".json", ".gz", ".zst", ".sqlite", ".db", ".parquet", ".pftrace", ".perfetto-trace", ".nsys-rep", ".qdrep")
-_TRACES_TOO = (".pb", ".csv", ".html", ".rpd", ".gsl")
+_TRACES_TOO = (".pb", ".csv", ".html", ".rpd", ".gsl", ".jsonl")
 
 
 def is_archive(head: bytes, unpacked_head: bytes) -> bool:
     """Tell by its first bytes, as they are and unpacked by gzip, whether a file is to be opened here."""
     return head.startswith((ZSTD, ZIP)) or unpacked_head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR
+
+
+def is_packed(path: Path) -> bool:
+    """Tell whether a file is packed by gzip."""
+    with suppress(OSError), path.open("rb") as file:  # told by whoever reads it
+        return file.read(len(GZIP)) == GZIP
+    return False
 
 
 @contextmanager
@@ -41,13 +49,14 @@ def opened(path: Path) -> Iterator[Path]:
             *(zipfile.BadZipFile, tarfile.TarError),
         ) as error:
             raise TraceFileError(
-                f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged, or has a password; copy it again, "
-                "or unpack it by hand."
+                f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged, has a password, or there is no "
+                "room in the folder TMPDIR; copy it again, or unpack it by hand."
             ) from error
         try:
             yield target
         except (TraceFileError, OptionError) as error:
-            raise type(error)(str(error).replace(str(target), f"{path}: {target.name}")) from error
+            shown = str(path) if is_packed(path) else f"{path}: {target.name}"
+            raise type(error)(str(error).replace(str(target), shown)) from error
 
 
 def _unpack(path: Path, folder: Path) -> Path:
@@ -61,6 +70,8 @@ def _unpack(path: Path, folder: Path) -> Path:
 
             name = path.name.removesuffix(".zst").removesuffix(".zstd")
             return _copied(stack.enter_context(pa.CompressedInputStream(file, "zstd")), folder / name, path)
+        if head.startswith(GZIP) and not tarfile.is_tarfile(path):
+            return _copied(gzip.GzipFile(fileobj=file), folder / "unpacked", path)
         members: dict[str, Callable[[], IO[bytes] | None]] = {}
         if head == ZIP:
             packed = stack.enter_context(zipfile.ZipFile(file))
@@ -87,7 +98,7 @@ def _one_of(names: list[str], path: Path) -> str:
     return found[0]
 
 
-def _copied(source: IO[bytes], target: Path, path: Path) -> Path:
+def _copied(source: IO[bytes] | gzip.GzipFile, target: Path, path: Path) -> Path:
     done_bytes, most_bytes = 0, room_bytes()
     with target.open("wb") as file:
         while part := source.read(_PART_BYTES):

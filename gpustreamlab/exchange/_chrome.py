@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._chrome_dialects import XLA
 from gpustreamlab.exchange._chrome_events import NO_NUMBERS, Event, Events, Shape, Top
@@ -31,12 +30,14 @@ from gpustreamlab.exchange._frame import (
     unknown_device,
 )
 from gpustreamlab.exchange._json_events import EventFile, own_data, whole_number
-from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Counters, Device, Lane, Trace, WorkDetail, parquet_trace
+from gpustreamlab.exchange._rows import called, kind_of
+from gpustreamlab.model import CHROME_BACKEND, Counters, Device, Lane, Trace, WorkDetail, parquet_trace
 from gpustreamlab.recorder import Intervals, cut_text, find_innermost
-from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
 _GRID = re.compile(r"\bgrid:(\d+),(\d+),(\d+)")
 _BLOCK = re.compile(r"\bblock:(\d+),(\d+),(\d+)")
+_CALL = re.compile(r"(?:hip|cuda|cu|ze|cl|acl|aclrt|aclnn)[A-Z]\w*$|hsa_\w+$")  # Names of calls of runtimes and drivers
 _NUMBER = re.compile(r"\b(regs|static_shared|dynamic_shared|size|num_bytes):(\d{1,18})\b")
 
 
@@ -81,11 +82,15 @@ class _Maker:
         track = slices["track"]
         is_summary = np.array([*map(tracks.is_summary, tracks.known), False], bool)[track]
         slices["kind"] = np.where(is_summary & (slices["kind"] == HOST), ANNOTATION, slices["kind"])
+        if self._told.flows and tracks.streams and tracks.dialect is not XLA:  # which tells calls by their correlation
+            is_call = np.array([bool(_CALL.match(shape.name)) for shape in told.shapes], bool)[slices["shape"]]
+            slices["kind"][is_call & ~is_gpu & ~is_summary & (slices["kind"] == ANNOTATION)] = HOST
         lanes, threads, lane, thread = tracks.lanes(np.unique(track))
         flows = self._flow_pairs()
         names, details = self._describe(is_gpu)
         slices |= {"lane": lane[track], "thread": thread[track]}
         call = self._launches(is_gpu)
+        call[np.isin(np.flatnonzero(is_gpu), flows[:, 1])] = 0  # told by a flow
         counters = self._counters(lanes)
         told.left_out["damaged events"] += self._file.damaged_count
         devices = [device for device, _ in tracks.streams.values()]
@@ -135,9 +140,10 @@ class _Maker:
         names: dict[str, int] = {}
         plain = [names.setdefault(cut_text(shape.name), len(names)) for shape in shapes]
         works = [work_of(shape) for shape in shapes]
-        short = [names.setdefault(cut_text(short_name(shape.name)), len(names)) for shape in shapes]
+        named = [called(kind, shape.name) for shape, (kind, *_) in zip(shapes, works, strict=True)]
+        short = [names.setdefault(cut_text(name), len(names)) for name in named]
         details = {detail: code for code, detail in enumerate(dict.fromkeys(detail for _, detail, _ in works))}
-        rows = [(SPAN_KINDS.index(kind), details[detail], size) for kind, detail, size in works]
+        rows = [(kind, details[detail], size) for kind, detail, size in works]
         kind, detail, size = np.array(rows or [(0, -1, 0)], np.int64)[slices["shape"]].T
         code = slices["shape"]
         slices["name"] = np.where(is_gpu, np.array(short or [0])[code], np.array(plain or [0])[code])
@@ -220,11 +226,10 @@ class _Maker:
         return facts
 
 
-def work_of(shape: Shape) -> tuple[SpanKind, WorkDetail, int]:
+def work_of(shape: Shape) -> tuple[int, WorkDetail, int]:
     """Return what work on a stream is, how it was launched, and its bytes."""
     numbers = {key: int(value) for text in (shape.kernel, shape.copy, shape.fill) for key, value in _NUMBER.findall(text)}
-    name = shape.name.lower()
-    is_copy, is_fill = shape.copy or name.startswith("memcpy"), shape.fill or name.startswith("memset")
+    kind = kind_of("memcpy" if shape.copy else "memset" if shape.fill else shape.name)
     detail = WorkDetail(
         full_name=shape.name,
         grid=_three(_GRID.search(shape.kernel)),
@@ -233,7 +238,6 @@ def work_of(shape: Shape) -> tuple[SpanKind, WorkDetail, int]:
         static_shared_bytes=numbers.get("static_shared", 0),
         dynamic_shared_bytes=numbers.get("dynamic_shared", 0),
     )
-    kind = SpanKind.COPY if is_copy else SpanKind.FILL if is_fill else SpanKind.KERNEL
     return kind, detail, numbers.get("size", numbers.get("num_bytes", 0))
 
 

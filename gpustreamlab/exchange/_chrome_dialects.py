@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from copy import copy
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -40,14 +40,12 @@ _ONNX_PROCESS = "ONNX Runtime's device"
 XLA = Dialect("another tool, as Chrome's JSON", re.compile(r"/device:GPU:(\d{1,7})\b"), re.compile(r"Stream #(\d{1,18})\b"))
 _TENSORFLOW = Dialect(
     "TensorFlow's timeline",
-    re.compile(r"/(?:device:)?GPU:(\d{1,7})/(?:stream:|memcpy)(\d{0,18})(?!all)", re.IGNORECASE),
+    re.compile(r"/(?:device:)?GPU:(\d{1,7})/(?:context#\d+/)?(?:stream[:#]|memcpy)(\d{0,18})(?!all)", re.IGNORECASE),
     is_of_process=True,
     hint="TensorFlow's timeline tells no grids; tf.profiler.experimental.start writes an .xplane.pb, which does.",
 )
 _ONNX = Dialect(
-    "ONNX Runtime",
-    re.compile(rf"^{_ONNX_PROCESS}$"),
-    hint="ONNX Runtime tells neither which card nor which call work is of.",
+    "ONNX Runtime", re.compile(rf"^{_ONNX_PROCESS}$"), hint="ONNX Runtime tells neither which card nor which call work is of."
 )
 _ASCEND = Dialect(
     "Ascend's profiler",
@@ -57,7 +55,7 @@ _ASCEND = Dialect(
     beside=re.compile(r"^(?:Overlap Analysis|Communication|HCCL)\b"),
 )
 _ROCPROF = Dialect("AMD's rocprof", re.compile(r"^GPU ?(\d{1,7})$"))
-_UNITRACE = Dialect("Intel's unitrace", re.compile(r"^(?:RANK \d+ )?DEVICE<.*#(\d{1,7})(?:\.\d+)?$"), keeps_names=True)
+_UNITRACE = Dialect("Intel's unitrace", re.compile(r"^(?:RANK \d+ )?DEVICE<[^#]*(?:#(\d{1,7})(?:\.\d+)?)?$"), keeps_names=True)
 _DIALECTS = (_TENSORFLOW, XLA, _ONNX, _ASCEND, _ROCPROF, _UNITRACE)
 
 
@@ -72,21 +70,8 @@ class Event(Protocol):
     args: msgspec.Raw
 
 
-class _OnnxArgs(msgspec.Struct, gc=False):
-    """What ONNX Runtime tells of work; its values are texts."""
-
-    stream: object = None
-    grid_x: object = None
-    grid_y: object = None
-    grid_z: object = None
-    block_x: object = None
-    block_y: object = None
-    block_z: object = None
-    size: object = None
-
-
 _Event = TypeVar("_Event", bound=Event)
-_ONNX_ARGS = msgspec.json.Decoder(_OnnxArgs)
+_ONNX_ARGS = msgspec.json.Decoder(dict[str, Any])  # whose values are texts
 
 
 def adapted(events: Iterable[_Event]) -> Iterator[_Event]:
@@ -95,22 +80,22 @@ def adapted(events: Iterable[_Event]) -> Iterator[_Event]:
         if event.cat == "Kernel" and event.ph == "X":
             with suppress(*WRONG):
                 told = _ONNX_ARGS.decode(event.args)
-                if told.stream is not None:
+                if "stream" in told:
                     yield from _of_onnx(event, told)
                     continue
         yield event
 
 
-def _of_onnx(event: _Event, told: _OnnxArgs) -> Iterator[_Event]:
+def _of_onnx(event: _Event, told: dict[str, Any]) -> Iterator[_Event]:
     of_process = copy(event)
-    event.pid, event.tid = _ONNX_PROCESS, str(told.stream)
+    event.pid, event.tid = _ONNX_PROCESS, str(told["stream"])
     of_process.ph, of_process.name, of_process.pid = "M", "process_name", _ONNX_PROCESS
     of_process.args = msgspec.Raw(msgspec.json.encode({"name": _ONNX_PROCESS}))
     if found := _WAY.match(str(event.name)):
         event.name = f"memcpy {found[1][0]}to{found[2][0]}"
-        event.args = msgspec.Raw(msgspec.json.encode({"memcpy_details": f"size:{told.size}"}))
+        event.args = msgspec.Raw(msgspec.json.encode({"memcpy_details": f"size:{told.get('size')}"}))
     else:
-        grid, block = f"{told.grid_x},{told.grid_y},{told.grid_z}", f"{told.block_x},{told.block_y},{told.block_z}"
+        grid, block = (",".join(str(told.get(f"{what}_{axis}")) for axis in "xyz") for what in ("grid", "block"))
         event.args = msgspec.Raw(msgspec.json.encode({"kernel_details": f"grid:{grid} block:{block}"}))
     yield of_process
     yield event

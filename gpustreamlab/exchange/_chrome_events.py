@@ -12,14 +12,7 @@ import msgspec
 import numpy as np
 
 from gpustreamlab.exchange._chrome_dialects import XLA, adapted, find_dialect, stream_of
-from gpustreamlab.exchange._frame import (
-    ANNOTATION,
-    HOST,
-    MARKER,
-    Columns,
-    match_begins,
-    own_name,
-)
+from gpustreamlab.exchange._frame import ANNOTATION, HOST, MARKER, Columns, match_begins, own_name
 from gpustreamlab.exchange._json_events import WRONG, nanoseconds, whole_number
 from gpustreamlab.model import Lane, Marker
 from gpustreamlab.recorder import MAX_FULL_NAME, cut_text

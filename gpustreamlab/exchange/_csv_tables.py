@@ -16,14 +16,16 @@ from pathlib import Path
 from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import BYTE_ORDER_MARK
-from gpustreamlab.exchange._frame import ANNOTATION, HOST, KERNEL
-from gpustreamlab.exchange._rocm import ROCM_BACKEND, copy_name
+from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL, reading
+from gpustreamlab.exchange._nsys_tables import LETTERS, MEMORY, copy_name
+from gpustreamlab.exchange._rocm import ROCM_BACKEND
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import NSYS_BACKEND, Trace
 
 _UNITS = {"ns": 1, "us": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 _BYTES = {"b": 1, "bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _HEAD = re.compile(rb'^[^\n]*"?(?:Start \(\w+\)"?,"?(?:Duration|End) \(\w+\)|Start_Timestamp"?,"?End_Timestamp)', re.MULTILINE)
+_CARD = re.compile(r"\((\d{1,7})\)$")
 _LAST_NUMBER = re.compile(r"(\d{1,7})\D*$")
 _COPY = re.compile(r"^\[CUDA (?:memcpy|Unified Memory memcpy) ([A-Za-z-]+)\]")
 _AGAIN = "Read what the profiler recorded itself, which tells more: nsys export --type sqlite, rocprofv3 --output-format rocpd"
@@ -41,21 +43,19 @@ def read_tables(path: str | PathLike[str]) -> Trace:
     """Read a table of ``nsys stats --format csv``, or of rocprofv3."""
     require_room(Path(path).stat().st_size * 2, repr(str(path)))
     rows, is_rocm = Rows(), False
-    try:
-        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            table = csv.reader(file)
-            names = next((line for _, line in zip(range(_MOST_HEAD_LINES), table) if _is_head(line)), None)  # noqa: B905
-            if names is None:
-                raise TraceFileError(f"{str(path)!r} is no table of nsys or rocprofv3: it has no times. {_AGAIN}")
-            is_rocm = "Start_Timestamp" in names
-            keys = [_key(name) for name in names]
-            units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
-            factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
-            for line in table:
-                one = dict(zip(keys, line, strict=False))
-                _add_rocm(rows, one) if is_rocm else _add_nsys(rows, one, factors)
-    except (OSError, csv.Error) as error:
-        raise TraceFileError(f"{str(path)!r} cannot be read as a table: {error}. {_AGAIN}") from error
+    again = reading(path, "a table of nsys or rocprofv3", _AGAIN, csv.Error)
+    with again, Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        table = csv.reader(file)
+        names = next((line for _, line in zip(range(_MOST_HEAD_LINES), table) if _is_head(line)), None)  # noqa: B905
+        if names is None:
+            raise TraceFileError(f"{str(path)!r} is no table of nsys or rocprofv3: it has no times. {_AGAIN}")
+        is_rocm = "Start_Timestamp" in names
+        keys = [_key(name) for name in names]
+        units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
+        factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
+        for line in filter(None, table):
+            one = dict(zip(keys, line, strict=False))
+            _add_rocm(rows, one) if is_rocm else _add_nsys(rows, one, factors)
     source, backend = ("AMD's rocprofv3", ROCM_BACKEND) if is_rocm else ("Nsight Systems", NSYS_BACKEND)
     missing = ["A table of CSV holds only kernels and copies, only calls, or only ranges: the report tells all."]
     return rows.trace(path, f"{source} (CSV)", _AGAIN, backend=backend, missing=missing)
@@ -67,9 +67,9 @@ def _add_nsys(rows: Rows, one: _Row, factors: Mapping[str, int]) -> None:
     end_ns = start_ns + lasts_ns if start_ns is not None and lasts_ns is not None else None
     name = one.get("name", "")
     if "strm" in one:
-        found, device = _COPY.match(name), _LAST_NUMBER.search(one.get("device", ""))
+        found, device = _COPY.match(name), _CARD.search(one.get("device", ""))
         kind = kind_of(name) if name.startswith("[") else KERNEL
-        told = f"memcpy {found[1].replace('-to-', 'to').replace('Host', 'H').replace('Device', 'D')}" if found else name
+        told = _copy_name(found[1], one.get("srcmemkd", ""), one.get("dstmemkd", "")) if found else name
         grid, block = (sizes([one.get(f"{what}{axis}") for axis in "xyz"]) for what in ("grd", "blk"))
         shared = _scaled(one.get("stcsmem"), factors.get("stcsmem", 1)) or 0
         shape = Shape(told or "unknown kernel", grid, block, whole(one.get("regtrd")), shared)
@@ -89,17 +89,23 @@ def _add_rocm(rows: Rows, one: _Row) -> None:
         blocks = sizes([-(-whole(all_) // max(whole(each), 1)) for all_, each in zip(grid, threads, strict=True)])
         shared = whole(one.get("ldsblocksize", one.get("groupsegmentsize")))
         shape = Shape(one["kernelname"] or "unknown kernel", blocks, sizes(threads), whole(one.get("vgprcount")), shared)
-        queue = whole(one.get("queueid"))
-        rows.add_work(start_ns, end_ns, Stream(_agent(one.get("agentid")), queue, f"queue {queue}"), shape, launch=launch)
+        queue, stream = whole(one.get("queueid")), whole(one.get("streamid"))  # the null stream, 0, may be in several queues
+        where = Stream(_agent(one.get("agentid")), stream or queue, f"stream {stream}" if stream else f"queue {queue}")
+        rows.add_work(start_ns, end_ns, where, shape, launch=launch)
     elif "direction" in one:
         direction = one["direction"]
         agent = one.get("sourceagentid") if direction.upper().endswith("HOST") else one.get("destinationagentid")
-        rows.add_work(
-            start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(copy_name(direction)), kind_of("copy"), 0, launch
-        )
+        rows.add_work(start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(direction), COPY, 0, launch)
     else:
         kind = ANNOTATION if "MARKER" in one.get("domain", "") else HOST
         rows.add_on_host(start_ns, end_ns, f"thread {whole(one.get('threadid'))}", one.get("function", ""), kind, launch)
+
+
+def _copy_name(way: str, source: str, target: str) -> str:
+    """Return the name that the same copy has in a trace of our own, with the kinds of memory where they are told."""
+    letters = way.replace("-to-", "to").replace("Host", "H").replace("Device", "D")
+    kinds = [MEMORY.index(kind.lower()) if kind.lower() in MEMORY else -1 for kind in (source, target)]
+    return copy_name(LETTERS.index(letters) + 1, *kinds) if letters in LETTERS else f"memcpy {letters}"
 
 
 def _agent(told: str | None) -> int:

@@ -7,26 +7,22 @@ import gzip
 import importlib
 import os.path
 import re
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gpustreamlab._util.host import require_room, room_bytes
-from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis import NEEDS, tag_columns, wait_needs
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
-from gpustreamlab.exchange._archives import is_archive, opened
+from gpustreamlab.exchange._archives import GZIP, is_archive, is_packed, opened
 from gpustreamlab.model import Trace, trace_to_table, write_file_whole, write_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 AUTO = "auto"
-GZIP = b"\x1f\x8b"  # How a packed file begins
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEAD_BYTES = 1 << 20  # How much of a file is looked at, unpacked, to tell what it is
 
@@ -49,8 +45,8 @@ _UNPACKING = {"kineto", "chrome", "perfetto", "xplane", "memory"}  # Formats who
 
 READABLE = (
     "gsl.load_trace() reads Parquet files of trace.save(), spools of Session(spool=...), pages of "
-    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite and "
-    "Parquet exports and reports of Nsight Systems, Perfetto's .pftrace, rocpd databases, JSON and CSV of rocprofv3, "
+    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, reports "
+    "of Nsight Systems and exports (SQLite, Parquet, JSON lines, CSV), Perfetto's .pftrace, rocpd, JSON and CSV of rocprofv3, "
     ".xplane.pb of XLA, profiles of ONNX Runtime, Intel's unitrace, Ascend and TensorFlow, and memory timelines of PyTorch. "
     "Each but a report may be packed by gzip, zstd, ZIP or tar."
 )
@@ -71,14 +67,14 @@ _LOOK_BYTES = 1 << 16
 _LONGEST_FRAME = 11
 
 _ROCPD = re.compile(rb"create (?:table|view)[^(]{0,20}rocpd_", re.IGNORECASE)
-_BEGINS = {
-    b"PAR1": "parquet",
-    b"\xff\xff\xff\xff": "spool",
-    b"SQLite format 3\0": "nsys",
-}
+_BEGINS = {b"PAR1": "parquet", b"\xff\xff\xff\xff": "spool", b"SQLite format 3\0": "nsys"}
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 _TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"
+_SUMS = (
+    "a table of sums of nsys or rocprofv3, which has no time axis. Read the report, or export: nsys stats --report "
+    "cuda_gpu_trace --format csv, rocprofv3 --kernel-trace --output-format csv"
+)
 _FOREIGN = {
     GZIP: "packed by gzip twice. Unpack it once: gunzip",
     b"ARROW1": "an Arrow file. pyarrow reads it, and Trace.from_columns() makes a trace of columns",
@@ -93,21 +89,24 @@ _FOREIGN = {
     b"<?xml": "a picture or other XML, which holds no trace",
     b"NVR\0": "a report of Nsight Compute (.ncu-rep): it measures one kernel after the other and has no time axis. Record with "
     "Nsight Systems: nsys profile --trace=cuda,nvtx",
+    b"Time (%),": _SUMS,
+    b'"Name","Calls","TotalDurationNs"': _SUMS,
     b"start_ns,": _TABLE,
     b'"start_ns",': _TABLE,
 }
 """What is known and not read, and what to do."""
 _PROFILE = "Export the profile beside it: prof.export_chrome_trace('run.json.gz')"
+_EXECUTION = f"an ExecutionTrace of PyTorch (Chakra), which has no times of devices. {_PROFILE}"
 _FOREIGN_JSON = {
-    rb'"schema"\s*:\s*"[\d.]+-chakra': f"an ExecutionTrace of PyTorch (Chakra), which has no times of devices. {_PROFILE}",
+    rb'^\s*\{\s*"schema"\s*:\s*"[\d.]+(?:-chakra[^"]*)?"\s*,\s*"pid"': _EXECUTION,
     rb'"\$schema"\s*:\s*"https?://(?:www\.)?speedscope': "a profile of speedscope, which has stacks of the host and no "
     "devices. Record with PyTorch's profiler or Nsight Systems",
     rb'^\s*\[\s*\{\s*"(?:children|frame)"\s*:\s*[\[{]': "a tree of Triton's proton (hatchet), which has sums and no "
     'time axis. Record with proton.start("run", data="trace"), which writes .chrome_trace',
     rb'^\s*\[\s*\{\s*"count"\s*:\s*\d+\s*\}': "a profile of trtexec (--exportProfile), which has times of layers and no "
     "time axis. Record with: nsys profile --trace=cuda,nvtx trtexec ...",
-    rb'^\s*\[\s*\{\s*"startComputeMs"': "times of trtexec (--exportTimes), which has no kernels. Record with: nsys profile "
-    "--trace=cuda,nvtx trtexec ...",
+    rb'^\s*\[\s*\{\s*"start(?:Enq|H2d|In|Compute)Ms"': "times of trtexec (--exportTimes), which has no kernels. Record with: "
+    "nsys profile --trace=cuda,nvtx trtexec ...",
 }
 """Likewise JSON, by what is in its beginning."""
 
@@ -122,7 +121,7 @@ def find_format(path: str | PathLike[str]) -> str:
         return "rocm"
     if found is not None:
         return found
-    looks = _looks_like(head)
+    looks = _EXECUTION if name.endswith(".et") else _looks_like(head)
     if ".xplane.pb" in name:  # begins as Perfetto's files do
         return "xplane"
     if _load("gpustreamlab.exchange._csv_tables:is_table")(head):
@@ -136,7 +135,8 @@ def find_format(path: str | PathLike[str]) -> str:
 
 def is_nsys_folder(path: str | PathLike[str]) -> bool:
     """Tell whether it is what ``nsys export --type=parquetdir`` writes."""
-    return os.path.isfile(os.path.join(path, "StringIds.parquet"))  # noqa: PTH113, PTH118 - which take any name
+    tables = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL")
+    return any(os.path.isfile(os.path.join(path, f"{one}.parquet")) for one in tables)  # noqa: PTH113, PTH118 - take any name
 
 
 def check_format(name: object) -> None:
@@ -155,10 +155,10 @@ def read_as(name: str, path: Path, readers: Mapping[str, Callable[[Path], Trace]
     elif not is_nsys_folder(path):
         _read_head(path)  # tells whether there is anything to read
     read = readers.get(name) or _load(FORMATS[name])
-    if name in _UNPACKING or not _is_packed(path):
+    if name in _UNPACKING or not is_packed(path):
         return read(path)
-    with _unpacked(path) as unpacked:
-        return read(unpacked)
+    with opened(path) as inner:
+        return read(inner)
 
 
 def read_ranks(paths: Sequence[str | PathLike[str]], name: str = AUTO) -> Trace:
@@ -224,7 +224,9 @@ def _read_head(path: str | PathLike[str]) -> bytes:
         raise
     except (EOFError, zlib.error) as error:
         if not head:  # what is lost further on is told by who reads it
-            raise _not_unpacked(path, error) from error
+            raise TraceFileError(
+                f"{shown} cannot be unpacked: {error}. It was cut off or is damaged; copy it again."
+            ) from error
     except OSError as error:
         raise TraceFileError(f"{shown} cannot be read: {error.strerror}. Check its owner and mode.") from error
     if not head:
@@ -302,51 +304,6 @@ def _is_archive(path: Path) -> bool:
     unpacked_head = _read_head(path)
     with path.open("rb") as file:
         return is_archive(file.read(4), unpacked_head)
-
-
-def _is_packed(path: str | PathLike[str]) -> bool:
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(2) == GZIP
-    except (OSError, ValueError):  # told by whoever reads it
-        return False
-
-
-@contextmanager
-def _unpacked(path: Path) -> Iterator[Path]:
-    """Lend a file that is packed by gzip, unpacked; errors about it name what was given."""
-    with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
-        target = Path(folder) / "unpacked"
-        try:
-            _unpack(path, target)
-        except TraceFileError:
-            raise
-        except (EOFError, zlib.error) as error:
-            raise _not_unpacked(path, error) from error
-        except OSError as error:
-            raise TraceFileError(
-                f"{str(path)!r} cannot be unpacked in {folder!r}: {error.strerror}. Make room there, or choose another folder "
-                "by the environment variable TMPDIR."
-            ) from error
-        try:
-            yield target
-        except (TraceFileError, OptionError) as error:
-            raise type(error)(str(error).replace(str(target), str(path))) from error
-
-
-def _unpack(path: Path, target: Path) -> None:
-    part_bytes = path.stat().st_size // 100 or 1
-    with path.open("rb") as raw, target.open("wb") as file, steps(100, "unpack") as done:
-        shown = 0
-        for part in unpacked(raw):
-            file.write(part)
-            while shown < min(raw.tell() // part_bytes, 100):
-                done(path.name)
-                shown += 1
-
-
-def _not_unpacked(path: object, error: Exception) -> TraceFileError:
-    return TraceFileError(f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged; copy it again.")
 
 
 def unpacked(file: BinaryIO, part_bytes: int = 1 << 20) -> Iterator[bytes]:

@@ -8,9 +8,11 @@ the wall clock, leaves out names that nothing has, and tells how all of it was m
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -47,6 +49,7 @@ KERNEL, COPY, FILL, HOST, ANNOTATION, MARKER = (
     SPAN_KINDS.index(kind)
     for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL, SpanKind.HOST, SpanKind.ANNOTATION, SpanKind.MARKER)
 )
+_UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, UnicodeError, RecursionError, zlib.error)
 _DEFAULTS = {"queued_ns": 0, "kind": 0, "size_bytes": 0, "correlation": 0}  # Where a part lacks them; others are -1
 _TIMES = ("start_ns", "end_ns", "queued_ns")
 
@@ -220,6 +223,18 @@ class Frame:
         queued_ns = trace.queued_ns.copy()
         np.minimum.at(queued_ns, edges.target[is_launch], trace.start_ns[edges.source[is_launch]])
         return replace(trace, queued_ns=queued_ns, edges=Edges(source=source, target=target, kind=kind))
+
+
+@contextmanager
+def reading(path: object, what: str, again: str, *wrong: type[Exception]) -> Iterator[None]:
+    """Say of a file that cannot be read what it is, and what to record or export again."""
+    try:
+        yield
+    except TraceFileError:
+        raise
+    except _UNREADABLE + wrong as error:
+        told = f"{str(path)!r} cannot be read as {what}: {error}. It was cut off or is damaged. {again}"
+        raise TraceFileError(told) from error
 
 
 def unknown_device(ordinal: int) -> Device:

@@ -62,6 +62,10 @@ _OF_OTHERS = re.compile(
     rb'^\s*\[\s*\{\s*"cat"\s*:\s*"(?:Session|Node|Kernel|Api)"\s*,\s*"pid"|'
     rb'"name"\s*:\s*"(?:Ascend Hardware"|(?:RANK \d+ )?(?:HOST|DEVICE)<)'
 )
+# JSON lines of Nsight Systems: an event, a string, or all of them.
+_OF_NSYS = re.compile(
+    rb'\s*\{\s*"(?:Type"\s*:\s*\d+\s*,\s*"\w+Event"\s*:|type"\s*:\s*"String"|data"\s*:\s*\[\s*"|files"\s*:\s*\[)'
+)
 # How a file of `write_chrome` begins; behind it is the trace as a Parquet file, in letters of base64.
 OURS = re.compile(rb'\s*\{\s*"gpustreamlab"\s*:\s*"')
 
@@ -73,6 +77,8 @@ def guess_writer(head: bytes) -> str:
     """Return the format of JSON by its beginning, unpacked; a megabyte is enough."""
     if b'"rocprofiler-sdk-tool"' in head[:256]:
         return "rocm"
+    if _OF_NSYS.match(head):
+        return "nsys"
     if _OF_MEMORY.match(head):
         return "memory"
     if _OF_OTHERS.search(head):

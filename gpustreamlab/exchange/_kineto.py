@@ -18,7 +18,6 @@ from os import PathLike
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange._frame import (
     ANNOTATION,
@@ -37,6 +36,7 @@ from gpustreamlab.exchange._frame import (
 )
 from gpustreamlab.exchange._json_events import whole_number
 from gpustreamlab.exchange._kineto_events import CALL, RANGE, WAIT, WORK, Events, StreamKey, without_context
+from gpustreamlab.exchange._rows import called
 from gpustreamlab.model import (
     CHROME_BACKEND,
     KINETO_BACKEND,
@@ -63,7 +63,6 @@ _SM_NUMBERS = {
 _STREAM_ROW = re.compile(r"^stream \d+\s*$")  # How PyTorch's profiler names the rows of streams
 _THREAD_NAME = re.compile(r"^thread (\d+) \((.+)\)$")
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
-_ROCM_COPY = re.compile(r"^Copy(Host|Device)To(Host|Device)$")
 _THREADS_GRID = "hipExtModuleLaunchKernel"  # Tells its grid in threads, not in blocks. Source: the HIP API
 _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 
@@ -352,15 +351,9 @@ def _sizes(given: tuple[int, int, int] | None) -> tuple[int, int, int]:
 
 def _work_name(full: str, kind: SpanKind) -> str:
     """Return the name that the same work has in a trace of our own."""
-    if kind is SpanKind.KERNEL:
-        return short_name(full)
-    if kind is SpanKind.FILL:
-        return "memset"
-    if found := _ROCM_COPY.match(full):
-        return f"memcpy {found[1][0]}to{found[2][0]}"
-    found = _COPY.match(full)
+    found = _COPY.match(full) if kind is SpanKind.COPY else None
     if found is None:
-        return full
+        return called(SPAN_KINDS.index(kind), full)
     ends = [word.lower() for word in found.groups()[1:] if word != "Device"]
     return f"memcpy {found[1]}" + (f" ({' to '.join(dict.fromkeys(ends))})" if ends else "")
 

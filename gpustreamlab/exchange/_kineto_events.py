@@ -13,11 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from gpustreamlab.exchange._frame import (
-    LEAST_WALL_CLOCK_NS,
-    Codes,
-    Columns,
-)
+from gpustreamlab.exchange._frame import LEAST_WALL_CLOCK_NS, Codes, Columns
 from gpustreamlab.exchange._json_events import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
 from gpustreamlab.recorder import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
@@ -50,7 +46,7 @@ class Args(msgspec.Struct, gc=False):
 
     name: object = None
     device: _Whole | None = None
-    context: _Whole = 0
+    context: _Whole | str = 0  # a handle as a text where Intel wrote it
     stream: _Whole | None = None
     correlation: _Whole = 0
     bytes: _Whole = 0
@@ -293,12 +289,13 @@ class Events:
         return ThreadKey(self._file, *(cut_text(str(one)) for one in told))
 
     def _stream_key(self, told: tuple[Any, ...]) -> StreamKey:
-        """Return what tells a stream apart; ROCm tells no context."""
+        """Return what tells a stream apart; ROCm tells no context, Intel none that counts."""
         device, context, stream, _, thread = told
         if stream is None:
             stream = _number_of(thread)
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
-        return StreamKey(self._file, max(_number_of(device), 0), context, stream)
+        number = int(context) if isinstance(context, str) and context.isdecimal() else context
+        return StreamKey(self._file, max(_number_of(device), 0), whole_number(number), stream)
 
 
 def without_context(key: StreamKey) -> tuple[int, int, int]:

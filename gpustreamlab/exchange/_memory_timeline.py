@@ -6,8 +6,6 @@ sizes a 0 before the categories.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from os import PathLike
 from pathlib import Path
 
@@ -15,51 +13,27 @@ import msgspec
 import numpy as np
 
 from gpustreamlab._util.host import require_room
-from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import unpacked
-from gpustreamlab.exchange._frame import Frame
+from gpustreamlab.exchange._frame import Frame, reading
 from gpustreamlab.exchange._rows import LARGEST
 from gpustreamlab.model import KINETO_BACKEND, Counters, Device, Lane, Trace
 from gpustreamlab.typing import LaneKind
 
-_CATEGORIES = (
-    "parameters",
-    "optimizer state",
-    "inputs",
-    "temporaries",
-    "activations",
-    "gradients",
-    "autograd detail",
-    "unknown",
-)
+_WRONG = (ValueError, OverflowError, msgspec.MsgspecError)
+_CATEGORIES: tuple[str, ...] = ("parameters", "optimizer state", "inputs", "temporaries", "activations", "gradients")
+_CATEGORIES += ("autograd detail", "unknown")
 _AGAIN = "Export it with: prof.export_memory_timeline('memory.json')"
 
 
 def read_memory(path: str | PathLike[str]) -> Trace:
     """Read a memory timeline, packed by gzip or not."""
-    try:
+    with reading(path, "a memory timeline of PyTorch", f"A raw one is not read. {_AGAIN}", *_WRONG):
         require_room(Path(path).stat().st_size * 8, repr(str(path)))
         with Path(path).open("rb") as file:
             times, sizes = msgspec.json.decode(b"".join(unpacked(file)), type=tuple[list[int], list[list[int]]])
         time_ns, table = np.array(times, np.int64) * 1_000, np.array(sizes, np.float64)
         if not len(times) or table.shape != (len(times), len(_CATEGORIES) + 1) or max(map(abs, times)) * 1_000 >= LARGEST:
             raise ValueError(f"it holds {len(times):,} times and {len(sizes):,} rows of sizes")
-    except TraceFileError:
-        raise
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-        zlib.error,
-        gzip.BadGzipFile,
-        msgspec.MsgspecError,
-    ) as error:
-        raise TraceFileError(
-            f"{str(path)!r} cannot be read as a memory timeline of PyTorch: {error}. It was cut off or is damaged, or is a raw "
-            f"one. {_AGAIN}"
-        ) from error
     order = np.argsort(time_ns, kind="stable")
     count = len(_CATEGORIES)
     return Frame(

@@ -1,124 +1,38 @@
-"""Read reports of Nsight Systems: SQLite exports of 2022 and later, Parquet folders, and what nsys here can export.
-
-Everything is found by names of tables and columns: nsys leaves out tables without rows, and adds columns with every version.
-"""
+"""Read reports of Nsight Systems: the trace that their tables make, with lanes, waits, and what a report does not tell."""
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from os import PathLike
 
 import numpy as np
 import pyarrow as pa
 
-from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._frame import (
-    ANNOTATION,
-    HOST,
-    Codes,
-    Columns,
-    Frame,
-    add_launches,
-    card_note,
-    launch_note,
-    not_read,
-    own_name,
-)
-from gpustreamlab.exchange._nsys_report import (
-    LARGEST,
-    NO_NUMBER,
-    Place,
-    Places,
-    Report,
-    alike,
-    chosen,
-    export_hint,
-    joined,
-    open_report,
-    or_else,
-    or_nought,
-    timed,
-)
-from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Lane, Marker, Partition, Trace, WorkDetail
-from gpustreamlab.recorder import DEPENDENCY_COLUMNS, MAX_FULL_NAME, RowFinder, cut_text
-from gpustreamlab.typing import Int32Array, Int64Array, LaneKind, MarkerKind, SpanKind
+from gpustreamlab.exchange._frame import ANNOTATION, Frame, add_launches, card_note, launch_note, not_read, own_name, reading
+from gpustreamlab.exchange._nsys_lines import Lines, is_lines
+from gpustreamlab.exchange._nsys_report import NO_NUMBER, Columns, Place, Places, Report, export_hint, open_report
+from gpustreamlab.exchange._nsys_tables import MOST_DETAILS, NO_STREAM, TELLING, WHERE, Tables, alike, chosen, or_else
+from gpustreamlab.model import NSYS_BACKEND, Lane, Partition, Trace
+from gpustreamlab.recorder import DEPENDENCY_COLUMNS, RowFinder
+from gpustreamlab.typing import Int64Array, LaneKind
 
-MOST_DETAILS = 65_536  # Most launches that differ in anything; further ones have a name and no detail
-MOST_MARKS = 10_000  # Most marks that are kept; the first count
-NO_STREAM = -1  # Migrations of managed memory, which the driver makes by itself, and page faults are on none
-
-_PREFIX = "CUPTI_ACTIVITY_KIND_"
-_KERNELS, _COPIES, _GRAPHS = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY", f"{_PREFIX}GRAPH_TRACE"
-WORK_TABLES = {
-    _KERNELS: SpanKind.KERNEL,
-    _COPIES: SpanKind.COPY,
-    f"{_PREFIX}MEMSET": SpanKind.FILL,
-    _GRAPHS: SpanKind.KERNEL,
-}
-"""What becomes work of a device; of the graphs in the last one nsys did not record the nodes."""
-_CALLS, _NVTX = f"{_PREFIX}RUNTIME", "NVTX_EVENTS"
-_FAULTS, _DIAGNOSTICS, _OVERHEAD = "CUDA_UM_GPU_PAGE_FAULT_EVENTS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD"
-_NVPROF = f"{_PREFIX}CONCURRENT_KERNEL", "StringTable"  # Tables that nvprof writes and nsys does not
-_TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")  # What they tell is in waits of streams and in calls
-_READ = (*WORK_TABLES, _CALLS, _NVTX, *_TELLING, _FAULTS, _DIAGNOSTICS, _OVERHEAD)
-_TIMES = {"start", "timestamp", "rawTimestamp"}  # Columns by which a table is known to hold events
-_FACT_TABLES = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
-
-_WHERE = {"device": "deviceId", "context": "contextId", "green": "greenContextId", "stream": "streamId"}
-_OF_WORK = ("start", "end", "globalPid", *_WHERE.values(), "correlationId", "bytes")
-_NAMED = ("demangledName", "shortName", "copyKind", "srcKind", "dstKind", "migrationCause")
-_NUMBERED = (
-    *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
-    *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "launchType"),
-)
-_OF_TABLE = {
-    _KERNELS: (*_NAMED[:2], *_NUMBERED),
-    f"{_PREFIX}MEMCPY": _NAMED[2:],
-    f"{_PREFIX}MEMSET": (),
-    _GRAPHS: (),
-}
-"""What tells launches of each table apart, beside the graph."""
-_MOST_X, _MOST_YZ = 1 << 31, 1 << 16
-_LETTERS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
-"""Of copies by their kind, from 1; the last three are of managed memory."""
-_FIRST_MANAGED = 11
-_CAUSES = {1: ", asked for", 2: ", page fault", 3: ", prefetch", 4: ", eviction", 5: ", access counters"}
-"""Why managed memory went. Source: CUPTI, ``CUpti_ActivityUnifiedMemoryMigrationCause``."""
-_COOPERATIVE = (2, 3)  # Sorts of launches. Source: CUPTI, ``CUpti_ActivityLaunchType``, from 1 in what nsys exports
-_WARNINGS = (2, 3)  # Severities of diagnostics that tell of a loss. Source: ENUM_DIAGNOSTIC_SEVERITY_LEVEL
-_MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
-"""By nsys's number, which is one lower than CUPTI's."""
-
-_VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")  # Behind the names of calls: of which CUDA they are
-_STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
 _NO_EVENT = (NO_NUMBER, 0xFFFF_FFFF)
 _NO_TIE = (*_NO_EVENT, 0)
-_PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
-_LONGEST_TEXT = 1_000
-
 _CALL_BITS = 32
 _PROCESS_MASK = -(1 << 24)  # What a thread's global number has in common with its process's
 
 
 def read_nsys(path: str | PathLike[str]) -> Trace:
     """Read a report of Nsight Systems; see `gpustreamlab.load_trace`."""
-    name = str(path)
-    try:
-        with open_report(path) as report:
-            frame = _Maker(report, name).frame()
+    with reading(path, "a report of Nsight Systems", export_hint("run.nsys-rep"), sqlite3.Error, pa.ArrowException):
+        with nullcontext(Lines(path)) if is_lines(path) else open_report(path) as report:
+            frame = _Maker(report, str(path)).frame()
         return frame.trace()
-    except TraceFileError:
-        raise
-    except (sqlite3.Error, pa.ArrowException, OSError, UnicodeError) as error:
-        raise TraceFileError(
-            f"{name!r} cannot be read as a report of Nsight Systems: {error}. It was cut off or is damaged. "
-            f"{export_hint('run.nsys-rep')}"
-        ) from error
 
 
 class _Maker:
@@ -126,21 +40,15 @@ class _Maker:
 
     def __init__(self, report: Report, name: str) -> None:
         self._report, self._name = report, name
-        self._names, self._details = Codes(cut_text), dict[WorkDetail, int]()
+        self._told = Tables(report, name)
         self._places = Places(report)
-        self._refused = 0
-        self._left_out = Counter[str]()
-        self._work = self._read_work()
-        self._calls, self._is_wait = self._read_calls()
-        self._markers: list[Marker] = []
-        self._ranges = self._read_ranges()
+        self._work, self._calls, self._ranges = self._told.work, self._told.calls, self._told.ranges
 
     def frame(self) -> Frame:
         """Return what the report tells."""
         work, calls, ranges = self._work, self._calls, self._ranges
         if not any(len(part["start_ns"]) for part in (work, calls, ranges)):
             raise self._nothing()
-        self._count_rows()
         owners = [
             distinct(part[name] & _PROCESS_MASK)[0] for part, name in ((work, "process"), (ranges, "thread"), (calls, "thread"))
         ]
@@ -154,24 +62,24 @@ class _Maker:
         self._wait_count = 0
         dependencies = self._dependencies()
         self._lacks_waits = self._has_pairs and not (
-            len(self._is_wait)
+            len(self._told.is_wait)
             and (call >= 0)[work["kind"] != ANNOTATION].all()
-            and self._wait_count == np.count_nonzero(self._is_wait)
+            and self._wait_count == np.count_nonzero(self._told.is_wait)
         )
         started = [told.get("utcEpochNs") for told in self._report.facts("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])]
         return Frame(
             backend=NSYS_BACKEND,
-            source=f"Nsight Systems {self._version()}".strip(),
+            source=f"Nsight Systems {self._told.version}".strip(),
             path=self._name,
             told_by="report",
             lanes=[*lanes, *thread_lanes],
             threads=threads,
-            names=[*self._names.known],
+            names=[*self._told.names.known],
             parts=[ranges, calls, work],
-            details=[*self._details],
+            details=[*self._told.details],
             partitions=partitions,
             dependencies=dependencies,
-            markers=self._markers,
+            markers=self._told.markers,
             devices={number: self._places.device(number) for number in sorted({lane.device for lane in lanes})},
             idle_device=self._places.device(0),
             epoch_ns=next((given for given in started if type(given) is int and 0 < given < 1 << 62), 0),
@@ -179,166 +87,23 @@ class _Maker:
             imported=self._used(),
             missing=self._missing(lanes, call),
             facts={
-                "refused_records": self._refused,
-                "diagnostics": self._diagnostics(),
-                "profiler_ns": self._profiler_ns(),
+                "refused_records": self._told.refused_count,
+                "diagnostics": self._told.diagnostics(),
+                "profiler_ns": self._told.profiler_ns(),
                 "waits_told": not self._lacks_waits,
-                "pending_spans": self._left_out["ranges that nobody closed"],
-                "dropped_markers": self._left_out["further marks"],
+                "pending_spans": self._told.left_out["ranges that nobody closed"],
+                "dropped_markers": self._told.left_out["further marks"],
             },
         )
 
     def _nothing(self) -> TraceFileError:
         """Say that a report has nothing of CUDA in it, or is none."""
-        if self._version() or "TARGET_INFO_SYSTEM_ENV" in self._report.tables:
+        if self._told.version or "TARGET_INFO_SYSTEM_ENV" in self._report.tables:
             what = "is a report of Nsight Systems in which no CUDA was recorded: no kernels, calls or ranges"
         else:
             what = f"holds no kernels, calls or ranges of Nsight Systems, in {len(self._report.tables):,} tables: another "
             what += "program wrote it"
         return TraceFileError(f"{self._name!r} {what}. Record with: nsys profile --trace=cuda,nvtx python run.py")
-
-    def _diagnostics(self) -> tuple[str, ...]:
-        """Return the warnings and errors that nsys wrote into the report, each once."""
-        told = self._report.facts(_DIAGNOSTICS, ["severity", "text"])
-        return tuple(
-            dict.fromkeys(cut_text(str(one["text"])) for one in told if one.get("severity") in _WARNINGS and one.get("text"))
-        )
-
-    def _timed(self, rows: Columns) -> Columns:
-        """Return the rows whose times make sense."""
-        kept = timed(rows)
-        self._refused += len(rows["start"]) - len(kept["start"])
-        return kept
-
-    def _read_work(self) -> Columns:
-        """Return all work."""
-        tables = {}
-        if _NVPROF[0] in self._report.tables or (_NVPROF[1] in self._report.tables and not self._version()):
-            raise TraceFileError(
-                f"{self._name!r} is a file of nvprof, which is not read. Record again with Nsight Systems, which took its "
-                "place: nsys profile --trace=cuda,nvtx python run.py"
-            )
-        for table in WORK_TABLES:
-            wanted = (*_OF_WORK, *_OF_TABLE[table], "graphNodeId", "graphId")
-            rows = self._timed(self._report.numbers(table, wanted))
-            tables[table] = chosen(rows, rows["deviceId"] >= 0)
-            self._refused += len(rows["start"]) - len(tables[table]["start"])
-        used = np.unique(np.concatenate([tables[_KERNELS][name] for name in _NAMED[:2]]))
-        self._strings = self._report.strings(used.tolist())
-        self._whole_graphs = len(tables[_GRAPHS]["start"])
-        return joined([*(self._work_of(table, tables.pop(table)) for table in WORK_TABLES), self._read_faults()])
-
-    def _work_of(self, table: str, rows: Columns) -> Columns:
-        """Return the columns of a table's rows; the detail is -1 where they have none."""
-        told = [rows[name] if name in _NAMED else or_nought(rows[name]) for name in _OF_TABLE[table]]
-        told.append(_graphs(rows) if table != _GRAPHS else or_nought(rows["graphId"]))
-        first, sort = alike(told)
-        makers: tuple[Callable[..., tuple[str, WorkDetail]], ...] = (self._kernel, self._copy, self._fill, self._whole_graph)
-        make = dict(zip(WORK_TABLES, makers, strict=True))[table]
-        found = []
-        for values in np.stack([column[first] for column in told]).T.tolist():
-            name, detail = make(*values)
-            if detail not in self._details and len(self._details) < MOST_DETAILS:
-                self._details[detail] = len(self._details)
-            found.append((self._names[name], self._details.get(detail, -1)))
-        name, detail = np.array(found, np.int64).reshape(-1, 2)[sort].T
-        kind = np.full(len(sort), SPAN_KINDS.index(WORK_TABLES[table]), np.int8)
-        if table == _COPIES:
-            is_managed = rows["copyKind"] >= _FIRST_MANAGED
-            kind[is_managed] = ANNOTATION  # no stream does it, so that it is no work of one
-            rows["streamId"] = np.where(is_managed, NO_STREAM, rows["streamId"])
-        return {
-            "start_ns": rows["start"],
-            "end_ns": rows["end"],
-            "kind": kind,
-            "size_bytes": or_nought(rows["bytes"], below=LARGEST),
-            "process": or_else(rows["globalPid"], 0),
-            **{key: or_else(rows[column], NO_STREAM if key == "stream" else 0) for key, column in _WHERE.items()},
-            "correlation": rows["correlationId"],
-            "name": name,
-            "detail": detail,
-        }
-
-    def _kernel(self, name: int, short: int, *numbers: int) -> tuple[str, WorkDetail]:
-        full = cut_text(self._strings.get(name) or self._strings.get(short) or "unknown kernel", MAX_FULL_NAME)
-        grid, block = (_sizes(numbers[at : at + 3]) for at in (0, 3))
-        registers, static, dynamic, sort, graph = numbers[6:]
-        detail = WorkDetail(
-            full_name=full,
-            grid=grid,
-            block=block,
-            registers=registers,
-            static_shared_bytes=static,
-            dynamic_shared_bytes=dynamic,
-            graph=graph,
-            is_cooperative=sort in _COOPERATIVE,
-        )
-        return short_name(full), detail
-
-    def _copy(self, kind: int, source: int, target: int, cause: int, graph: int) -> tuple[str, WorkDetail]:
-        name = copy_name(kind, source, target)
-        name = name.replace("(managed)", f"(managed{_CAUSES.get(cause, '')})")
-        return name, WorkDetail(full_name=name, graph=graph)
-
-    def _fill(self, graph: int) -> tuple[str, WorkDetail]:
-        return "memset", WorkDetail(full_name="memset", graph=graph)
-
-    def _whole_graph(self, graph: int) -> tuple[str, WorkDetail]:
-        # Not `graph`: that is for nodes, which get a row around them.
-        return f"graph {graph} (whole)", WorkDetail(full_name=f"CUDA graph {graph}, recorded as a whole")
-
-    def _read_faults(self) -> Columns:
-        """Return page faults of devices, a row for each group of them, beside the migrations that they cause."""
-        rows = self._timed(self._report.numbers(_FAULTS, ("start", "end", "globalPid", "deviceId")))
-        none, count = np.full(len(rows["start"]), NO_STREAM), len(rows["start"])
-        columns = {"size_bytes": none * 0, "context": none * 0, "green": none * 0, "correlation": none * 0}
-        return columns | {
-            "start_ns": rows["start"],
-            "end_ns": rows["end"],
-            "kind": np.full(count, ANNOTATION, np.int8),
-            "process": or_else(rows["globalPid"], 0),
-            "device": or_nought(rows["deviceId"]),
-            "stream": none,
-            "name": np.full(count, self._names["GPU page faults"] if count else 0, np.int64),
-            "detail": none,
-        }
-
-    def _profiler_ns(self) -> int:
-        """Return how long nsys itself took, in ns."""
-        rows = self._timed(self._report.numbers(_OVERHEAD, ("start", "end")))
-        return int((rows["end"] - rows["start"]).sum())
-
-    def _read_calls(self) -> tuple[Columns, Int64Array]:
-        """Return all calls, of the runtime and of the driver, and whether each makes a stream wait for an event."""
-        rows = self._timed(self._report.numbers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")))
-        first, sort = alike([rows["nameId"]])
-        numbers = rows["nameId"][first].tolist()
-        strings = self._report.strings(numbers)
-        texts = [_VERSION.sub("", strings.get(number, "unknown call")) for number in numbers]
-        columns = _host_columns(rows, self._names.of(texts)[sort], HOST) | {"correlation": rows["correlationId"]}
-        return columns, np.array([text.startswith(_STREAM_WAITS) for text in texts], bool)[sort]
-
-    def _read_ranges(self) -> Columns:
-        """Return the ranges of NVTX, of two that begin at once the longer first; take its marks."""
-        rows = self._report.numbers(_NVTX, ("start", "end", "eventType", "globalTid", "textId", "domainId"))
-        texts = _Texts(self._report, rows)
-        kind = rows["eventType"]
-        is_range, is_mark, is_domain = np.isin(kind, (_PUSH_POP, _START_END)), kind == _MARK, kind == _DOMAIN
-        is_open = is_range & (rows["end"] == NO_NUMBER)
-        rows |= {"row": np.arange(len(kind))}
-        marks = self._timed(chosen(rows | {"end": rows["start"]}, is_mark))
-        order = np.argsort(marks["start"], kind="stable")[:MOST_MARKS]
-        self._markers = [
-            Marker(time_ns=time_ns, text=cut_text(texts.text(row)), kind=MarkerKind.MARK)
-            for time_ns, row in zip(marks["start"][order].tolist(), marks["row"][order].tolist(), strict=True)
-        ]
-        self._domain_count = int(np.count_nonzero(is_domain))
-        self._left_out["others of NVTX"] = int(np.count_nonzero(~is_range & ~is_mark & ~is_domain))
-        self._left_out["ranges that nobody closed"] = int(np.count_nonzero(is_open))
-        self._left_out["further marks"] = len(marks["start"]) - len(order)
-        kept = self._timed(chosen(rows, is_range & ~is_open))
-        kept = {name: values[np.lexsort((-kept["end"], kept["start"]))] for name, values in kept.items()}
-        return _host_columns(kept, self._names.of(map(texts.text, kept["row"].tolist())), ANNOTATION)
 
     def _thread_lanes(self, first_lane: int) -> tuple[list[str], list[Lane]]:
         """Return the threads and their lanes. Their own names are not read: they may be those of programs."""
@@ -374,10 +139,10 @@ class _Maker:
         """Return a lane for each stream, named by what tells it from the others, and the partitions; work gets both."""
         work, places = self._work, self._places
         owner = self._owners(work["process"])
-        first, sort = alike([owner, *(work[name] for name in _WHERE)])
+        first, sort = alike([owner, *(work[name] for name in WHERE)])
         keys = []
         for code, device, context, green, stream in zip(
-            owner[first].tolist(), *(work[name][first].tolist() for name in _WHERE), strict=True
+            owner[first].tolist(), *(work[name][first].tolist() for name in WHERE), strict=True
         ):
             pid = self._pids[code]
             keys.append((code, Place(pid, device, context, places.green_of(pid, context, green), stream)))
@@ -420,32 +185,32 @@ class _Maker:
         work["partition"] = np.array([*codes, -1], np.int64)[work["lane"]]
         return lanes, [*partitions]
 
-    def _lanes_at(self, owner: Int64Array, where: Sequence[Int64Array]) -> Int64Array:
+    def _lanes_at(self, owner: Int64Array, where: Mapping[str, Int64Array]) -> Int64Array:
         """Return the lanes of streams, or -1. These rows may lack the green context, or tell it as their context."""
-        lanes: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+        # Nor is their device told right: waits say 0, whichever it is. A process numbers its contexts over all of them.
+        lanes: dict[tuple[int, int, int], set[tuple[int, int]]] = {}
         for number, (code, place) in enumerate(self._streams):
             for context in {place.context, place.green or place.context}:
-                lanes.setdefault((code, place.device, context, place.stream), []).append((place.green, number))
-        first, sort = alike([owner, *where])
+                lanes.setdefault((code, context, place.stream), set()).add((place.green, number))
+        told = [owner, *(or_else(where[column], 0) for column in (WHERE["context"], WHERE["stream"], WHERE["green"]))]
+        first, sort = alike(told)
         found = np.full(len(first), -1, np.int64)
-        rows = zip(owner[first].tolist(), *(column[first].tolist() for column in where), strict=True)
-        for at, (code, device, context, green, stream) in enumerate(rows):
-            some = lanes.get((code, device, context, stream), [])
-            if len(some) > 1:
-                some = [one for one in some if one[0] == green]
+        for at, (code, context, stream, green) in enumerate(zip(*(column[first].tolist() for column in told), strict=True)):
+            some = lanes.get((code, context, stream), set())
+            some = {one for one in some if one[0] == green} if len(some) > 1 else some
             if len(some) == 1:
-                found[at] = some[0][1]
+                found[at] = next(iter(some))[1]
         return found[sort]
 
     def _dependencies(self) -> Columns:
         """Return which lane waited for which, of waits of which the record is told, one of each call."""
         # What sort a row is these tables tell wrongly, in several versions of nsys: here their calls say it.
-        wanted = ("globalPid", "correlationId", *_WHERE.values(), "eventId", "eventSyncId")
-        waits, records = (self._report.numbers(table, wanted) for table in _TELLING)
+        wanted = ("globalPid", "correlationId", *WHERE.values(), "eventId", "eventSyncId")
+        waits, records = (self._report.numbers(table, wanted) for table in TELLING)
         self._has_records = len(records["eventId"]) > 0
         for rows in (waits, records):
             rows["call"] = self._call_numbers(rows["globalPid"], rows["correlationId"])
-        wait_calls = np.unique(self._calls["correlation"][self._is_wait])
+        wait_calls = np.unique(self._calls["correlation"][self._told.is_wait])
         waits = chosen(waits, np.isin(waits["call"], wait_calls))
         waits, records = (chosen(rows, (rows["call"] > 0) & ~np.isin(rows["eventId"], _NO_EVENT)) for rows in (waits, records))
         found = _last_records(waits, records)
@@ -453,39 +218,25 @@ class _Maker:
         records = {name: values[found[found >= 0]] for name, values in records.items()}
         self._wait_count = len(np.unique(waits["call"]))
         owner = self._owners(waits["globalPid"])
-        source, target = (
-            self._lanes_at(owner, [or_else(rows[column], 0) for column in _WHERE.values()]) for rows in (records, waits)
-        )
+        source, target = (self._lanes_at(owner, rows) for rows in (records, waits))
         is_known = (source >= 0) & (target >= 0)
         columns = (source, records["call"], target, waits["call"])
         return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
-
-    def _version(self) -> str:
-        """Return the version of nsys; of all else that these tables hold nothing is read."""
-        tables = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-        rows = [row for table in tables for row in self._report.facts(table, ["name", "value"])]
-        told = [row.get("value", "") for row in rows if row.get("name") == "EXPORT_PRODUCT_VERSION"]
-        return cut_text(str(told[0]), 40) if told else ""
-
-    def _count_rows(self) -> None:
-        """Count what is in tables that are not read."""
-        report, found = self._report, Counter[str]()
-        for table in report.tables:
-            if table not in _READ and not table.startswith(_FACT_TABLES) and _TIMES & {*report.columns(table)}:
-                found[cut_text(table.removeprefix(_PREFIX), 40)] = report.count(table)
-        self._total = found.total() + sum(report.count(table) for table in _READ)
-        self._left_out = found | self._left_out
 
     def _used(self) -> str:
         """Say how many rows were read, used, left out and refused."""
         work, calls, ranges = (len(part["start_ns"]) for part in (self._work, self._calls, self._ranges))
         used = f"{work:,} kernels, copies and fills, {calls:,} calls, {ranges:,} ranges"
-        used += f", {len(self._markers):,} marks" if self._markers else ""
+        used += f", {len(self._told.markers):,} marks" if self._told.markers else ""
         used += f", {self._wait_count:,} waits of streams" if self._wait_count else ""
-        said_count = sum(self._report.count(table) for table in _TELLING) - self._wait_count + self._domain_count
+        said_count = sum(self._report.count(table) for table in TELLING) - self._wait_count + self._told.domain_count
         used += f", {said_count:,} that say the same again or name domains" if said_count else ""
-        refused = f"; {self._refused:,} refused, as their times or devices make no sense" if self._refused else ""
-        return f"{used} of {self._total:,} rows{not_read(self._left_out)}{refused}"
+        refused = (
+            f"; {self._told.refused_count:,} refused, as their times or devices make no sense"
+            if self._told.refused_count
+            else ""
+        )
+        return f"{used} of {self._told.row_count:,} rows{not_read(self._told.left_out)}{refused}"
 
     def _missing(self, lanes: Sequence[Lane], call: Int64Array) -> list[str]:
         """Say what the report does not tell."""
@@ -498,14 +249,14 @@ class _Maker:
                 "Of some streams the file does not tell whether they and the legacy default stream wait for each other."
             )
         if self._lacks_waits:
-            wait_calls = int(np.count_nonzero(self._is_wait))
+            wait_calls = int(np.count_nonzero(self._told.is_wait))
             told = f"{self._wait_count:,} of {wait_calls:,} waits of streams for events are told"
             told = told if wait_calls else "Whether streams waited for events is not told"
             said.append(f"{told}{'' if self._has_records else '; nsys tells it with --trace=cuda --cuda-event-trace=true'}.")
-        if self._whole_graphs:
+        if self._told.whole_graph_count:
             said.append(
-                f"{self._whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "
-                "with --cuda-graph-trace=node."
+                f"{self._told.whole_graph_count:,} launches of graphs are one span each, and what ran in them is not "
+                "told; nsys tells it with --cuda-graph-trace=node."
             )
         if self._unsized:
             said.append(
@@ -514,37 +265,6 @@ class _Maker:
         if undetailed := int(np.count_nonzero(self._work["detail"] < 0)):
             said.append(f"{undetailed:,} launches have no grid: more than {MOST_DETAILS:,} sorts of launches differ.")
         return said
-
-
-class _Texts:
-    """What NVTX rows say: a text of their own, or a registered one, behind the name of their domain."""
-
-    def __init__(self, report: Report, rows: Columns) -> None:
-        self._rows = rows
-        texts = report.texts(_NVTX, "text", _LONGEST_TEXT) if "text" in report.columns(_NVTX) else ()
-        self._own = {row: text for row, text in enumerate(texts) if text is not None}
-        self._registered = report.strings(np.unique(rows["textId"]).tolist())
-        named = np.flatnonzero(rows["eventType"] == _DOMAIN).tolist()
-        self._domains = {self._domain_key(row): self._plain(row) for row in named}
-
-    def text(self, row: int) -> str:
-        """Return what a row says."""
-        domain = int(self._rows["domainId"][row])
-        if domain in {0, NO_NUMBER}:
-            return self._plain(row)
-        return f"{self._domains.get(self._domain_key(row)) or f'domain {domain}'}: {self._plain(row)}"
-
-    def _plain(self, row: int) -> str:
-        return self._own.get(row) or self._registered.get(int(self._rows["textId"][row])) or "(no text)"
-
-    def _domain_key(self, row: int) -> tuple[int, int]:
-        """Return what a domain is known by: each process numbers its own."""
-        return int(self._rows["globalTid"][row]) >> 24, int(self._rows["domainId"][row])
-
-
-def _host_columns(rows: Columns, name: Int32Array, kind: int) -> Columns:
-    columns = {"start_ns": rows["start"], "end_ns": rows["end"], "name": name, "kind": np.full(len(name), kind, np.int8)}
-    return columns | {"thread": or_else(rows["globalTid"], 0)}
 
 
 def _last_records(waits: Columns, records: Columns) -> Int64Array:
@@ -566,33 +286,6 @@ def _match(waits: Columns, records: Columns, columns: Sequence[str]) -> Int64Arr
     )
     pairs = pd.merge_asof(wanted, known, on="call", by=[*columns], suffixes=("", "_before"), allow_exact_matches=False)
     return np.array(pairs.sort_values("row")["row_before"].fillna(-1), np.int64)
-
-
-def copy_name(kind: int, source: int, target: int) -> str:
-    """Return the name that the same copy has in a trace of our own; of any numbers, as nsys gives to copies and memory."""
-    name = f"memcpy {_LETTERS[kind - 1]}" if 1 <= kind <= len(_LETTERS) else "memcpy"
-    if kind >= _FIRST_MANAGED:
-        return f"{name} (managed)" if kind <= len(_LETTERS) else name
-    first, last = (_MEMORY[end] if 0 <= end < len(_MEMORY) else "" for end in (source, target))
-    if "HtoD" in name or "HtoA" in name:
-        last = first
-    elif "DtoH" in name or "AtoH" in name:
-        first = last
-    if first == last:
-        return name if first in {"", "device"} else f"{name} ({first})"
-    return f"{name} ({first or 'unknown'} to {last or 'unknown'})"
-
-
-def _graphs(rows: Columns) -> Int64Array:
-    """Return the graph of each node: the upper half of a node's number, which is there where the graph's own is not."""
-    node, graph = or_else(rows["graphNodeId"], 0), or_nought(rows["graphId"])
-    return np.where(node != 0, np.maximum((node >> 32) & 0x7FFF_FFFF, 1), graph)
-
-
-def _sizes(three: Sequence[int]) -> tuple[int, int, int]:
-    """Return three sizes, or zeros where one of them cannot be."""
-    x, y, z = three
-    return (x, y, z) if 0 < x < _MOST_X and 0 < y < _MOST_YZ and 0 < z < _MOST_YZ else (0, 0, 0)
 
 
 def _lane_name(place: Place, where: str, *, is_null: bool) -> str:

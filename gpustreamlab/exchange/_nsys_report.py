@@ -24,7 +24,7 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import REPORT_SUFFIXES, is_nsys_folder
 from gpustreamlab.model import Device, Partition, SMLimits, most_blocks
 from gpustreamlab.recorder import MAX_FULL_NAME, cut_text
-from gpustreamlab.typing import BoolArray, Int64Array
+from gpustreamlab.typing import Int64Array
 
 Columns: TypeAlias = dict[str, Int64Array]
 
@@ -78,6 +78,8 @@ def export_hint(name: str) -> str:
 
 class Report(ABC):
     """A report, open for reading."""
+
+    damaged_count = 0  # Rows that are no rows at all
 
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]]) -> None:
         self._name, self._columns = name, columns
@@ -206,47 +208,6 @@ class _Folder(Report):
     def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
         with pq.ParquetFile(self._files[table]) as file:
             return file.read(columns=list(columns), use_threads=False)
-
-
-def timed(rows: Columns) -> Columns:
-    """Return the rows whose times make sense."""
-    start_ns, end_ns = rows["start"], rows["end"]
-    is_timed = (start_ns != 0) | (end_ns != 0)  # CUPTI could not tell when it ran
-    return chosen(rows, (start_ns > -LARGEST) & (end_ns < LARGEST) & (start_ns <= end_ns) & is_timed)
-
-
-def chosen(rows: Columns, which: BoolArray) -> Columns:
-    """Return some of the rows."""
-    return rows if which.all() else {name: values[which] for name, values in rows.items()}
-
-
-def or_nought(values: Int64Array, below: int = 1 << 40) -> Int64Array:
-    """Return the numbers, with 0 for those that are none, or beyond all reason."""
-    found: Int64Array = np.where((values >= 0) & (values < below), values, 0)
-    return found
-
-
-def alike(columns: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the first of each sort of rows that are equal in all columns, as they come, and the sort of each row."""
-    import pandas as pd  # slow to load
-
-    sorts = pd.DataFrame(dict(enumerate(columns))).groupby([*range(len(columns))], sort=False)
-    sort = sorts.ngroup().to_numpy(np.int64)
-    return np.flatnonzero(np.diff(np.maximum.accumulate(sort), prepend=-1)), sort
-
-
-def or_else(values: Int64Array, other: int) -> Int64Array:
-    """Return the numbers, with another one where there is none."""
-    if not len(values) or values.min() != NO_NUMBER:
-        return values
-    found: Int64Array = np.where(values == NO_NUMBER, other, values)
-    return found
-
-
-def joined(parts: Sequence[Columns]) -> Columns:
-    """Return rows behind each other."""
-    some = [part for part in parts if len(next(iter(part.values())))] or parts[:1]
-    return some[0] if len(some) == 1 else {name: np.concatenate([part[name] for part in some]) for name in some[0]}
 
 
 def _quoted(name: str) -> str:

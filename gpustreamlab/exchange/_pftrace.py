@@ -20,24 +20,15 @@ from gpustreamlab._util.words import install_line
 from gpustreamlab.errors import MissingExtraError, TraceFileError
 from gpustreamlab.exchange._formats import frames, unpacked, varint_size
 from gpustreamlab.exchange._frame import Frame, match_begins, not_read, own_name
-from gpustreamlab.exchange._pftrace_events import (
-    AGENT,
-    BEGIN,
-    COMPLETE,
-    END,
-    INSTANT,
-    MOST_LISTED,
-    OWN_HEAD,
-    VARINT_BYTES,
-    WORK,
-    Events,
-    Track,
-    TrackKey,
-)
+from gpustreamlab.exchange._pftrace_events import AGENT, BEGIN, COMPLETE, END, INSTANT, WORK, Events, Track, TrackKey
 from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace, parquet_trace
 from gpustreamlab.recorder import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
+OWN_HEAD = bytes.fromhex("50016801f2940e")
+"""How a packet of ours begins: sequence 1, cleared, and field 29,022, which Perfetto has not and skips: a Parquet file."""
+VARINT_BYTES = 5
+MOST_LISTED = 6  # How many kinds of packets that are not read are named
 _STEP_BYTES = 1 << 20  # After so many bytes progress is shown
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gpustreamlab.exchange._frame import ANNOTATION, COPY, FILL, HOST, KERNEL, MARKER
+from gpustreamlab.exchange._rows import called
 from gpustreamlab.recorder import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -19,10 +20,6 @@ CLEARED, NEEDS_STATE = 1, 2
 """Flags of a packet: what its sequence interned before does not hold any more; it needs what was interned."""
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 """Types of track events."""
-OWN_HEAD = bytes.fromhex("50016801f2940e")
-"""How a packet of ours begins: sequence 1, cleared, and field 29,022, which Perfetto has not and skips: a Parquet file."""
-VARINT_BYTES = 5
-MOST_LISTED = 6  # How many kinds of packets that are not read are named
 COMPLETE = 6  # Type of what begins and ends a slice at once: legacy events, and render stages
 LARGEST_NS = 1 << 62  # Later times, of 2116, are refused
 _MOST_GPUS = 4_096
@@ -206,7 +203,9 @@ class Events:
             sequence.stages[one.iid] = text_of(one.name)
 
     def _name(self, name: str | bytes) -> int:
-        return self.names.setdefault(cut_text(text_of(name)), len(self.names))
+        text = text_of(name)
+        text = called(COPY, text) if text.startswith("MEMORY_COPY_") else text  # of AMD
+        return self.names.setdefault(cut_text(text), len(self.names))
 
     def _read_descriptor(self, packet: Any, *_: Any) -> None:
         told = packet.track_descriptor

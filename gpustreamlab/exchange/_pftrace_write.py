@@ -20,17 +20,8 @@ from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceError
 from gpustreamlab.exchange._chrome_write import nesting_order, sublanes
 from gpustreamlab.exchange._formats import require_suffix
-from gpustreamlab.exchange._pftrace import load_messages
-from gpustreamlab.exchange._pftrace_events import (
-    BEGIN,
-    CLEARED,
-    COUNTER,
-    END,
-    INSTANT,
-    NEEDS_STATE,
-    OWN_HEAD,
-    VARINT_BYTES,
-)
+from gpustreamlab.exchange._pftrace import OWN_HEAD, VARINT_BYTES, load_messages
+from gpustreamlab.exchange._pftrace_events import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDS_STATE
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail, parquet_bytes, write_file_whole
 from gpustreamlab.typing import Int64Array, LaneKind
 

@@ -1,13 +1,12 @@
 """Read what AMD's profilers write beside Perfetto's traces: rocpd databases, JSON and CSV of rocprofv3, databases of RPD.
 
-Sources: ``rocpd_tables.sql`` and ``generateJSON.cpp``, ``generateCSV.cpp`` of rocprofiler-sdk (ROCm 7.0); ``rocpd`` of
+Sources: ``rocpd_tables.sql`` (schemas 3 and 4) and ``generateJSON.cpp``, ``generateCSV.cpp`` of rocprofiler-sdk; ``rocpd`` of
 rocmProfileData for RPD. A grid there counts threads, not blocks. Times are ns since the machine was started.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
@@ -15,32 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL
-from gpustreamlab.exchange._nsys_report import Report, open_report
+from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL, Columns, reading
+from gpustreamlab.exchange._nsys_report import NO_NUMBER, Report, open_report
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import Device, SMLimits, Trace
-from gpustreamlab.recorder import cut_text
+from gpustreamlab.recorder import RowFinder, cut_text
 
 ROCM_BACKEND = "rocm"
 _AGAIN = "Record with: rocprofv3 --sys-trace --output-format rocpd -- python run.py"
 _GPU = 2  # Type of an agent that is a GPU. Source: rocprofiler-sdk, ``rocprofiler_agent_type_t``
-_WAY = re.compile(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
 _LONGEST_NAME = 1_000
 _SQLITE = b"SQLite format 3\0"
 _THREE = tuple("xyz")
-_SIZES = (*(f"workgroup_size_{axis}" for axis in _THREE), *(f"grid_size_{axis}" for axis in _THREE))
-_DISPATCH = ("start", "end", "agent_id", "queue_id", "stream_id", "kernel_id", "event_id", "group_segment_size", *_SIZES)
-_COPIES = ("start", "end", "dst_agent_id", "src_agent_id", "queue_id", "stream_id", "name_id", "event_id", "size")
+_AGENT = ("id", "type", "type_index", "product_name", "extdata")
+_OF_TRACKS = ("agent_id", "queue_id", "stream_id", "tid")
+_DISPATCH = "start end agent_id queue_id stream_id kernel_id event_id group_segment_size"
+_DISPATCH += "".join(f" {what}_size_{axis}" for what in ("workgroup", "grid") for axis in _THREE)
+_COPIES = "start end dst_agent_id src_agent_id queue_id stream_id name_id event_id size"
 
 _Row = dict[str, Any]
 
 
 def read_rocm(path: str | PathLike[str]) -> Trace:
     """Read a rocpd database, or JSON of rocprofv3."""
-    try:
+    with reading(path, "a trace of AMD's rocprofv3", _AGAIN, sqlite3.Error, msgspec.MsgspecError):
         with Path(path).open("rb") as file:
             is_database = file.read(len(_SQLITE)) == _SQLITE
         if not is_database:
@@ -48,12 +49,6 @@ def read_rocm(path: str | PathLike[str]) -> Trace:
         with open_report(path) as report:
             reader = _Rocpd(report) if any(name.startswith("rocpd_kernel_dispatch") for name in report.tables) else _Rpd(report)
         return reader.rows.trace(path, reader.source, _AGAIN, backend=ROCM_BACKEND, cards=reader.cards)
-    except TraceFileError:
-        raise
-    except (sqlite3.Error, OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
-        raise TraceFileError(
-            f"{str(path)!r} cannot be read as a trace of AMD's rocprofv3: {error}. It was cut off or is damaged. {_AGAIN}"
-        ) from error
 
 
 class _Rocpd:
@@ -64,55 +59,45 @@ class _Rocpd:
     def __init__(self, report: Report) -> None:
         self.rows, self._report, self.cards = Rows(), report, dict[int, Device]()
         suffixes = [name.removeprefix("rocpd_kernel_dispatch") for name in report.tables if "kernel_dispatch" in name]
-        for place, suffix in enumerate(suffixes):
-            self._read(suffix, place << 40, f"process {place} " if len(suffixes) > 1 else "")
+        for place, self._suffix in enumerate(suffixes):
+            self._read(place << 40, f"process {place} " if len(suffixes) > 1 else "")
 
-    def _read(self, suffix: str, shift: int, where: str) -> None:
-        strings = self._texts(f"rocpd_string{suffix}", "string")
-        self._agents = {
-            _number(told, "id"): told
-            for told in self._facts(f"rocpd_info_agent{suffix}", "type type_index product_name extdata")
-        }
+    def _read(self, shift: int, where: str) -> None:
+        self._strings = self._texts("string", "string")
+        agents = self._report.facts(f"rocpd_info_agent{self._suffix}", _AGENT)
+        self._agents = {_number(told, "id"): told for told in agents}
         for told in self._agents.values():
             if told.get("type") == "GPU":
                 self.cards.setdefault(_number(told, "type_index"), _card(_number(told, "type_index"), _details(told)))
-        events = {
-            number: _first(stack, other)
-            for number, stack, other in self._rows(f"rocpd_event{suffix}", "id stack_id correlation_id")
-        }
-        launch = {number: found + shift for number, found in events.items() if found}
-        self._dispatches(suffix, launch, where)
-        self._copies(suffix, strings, launch, where)
-        self._regions(suffix, strings, launch, where)
+        rows = self._rows("event", "id correlation_id stack_id")
+        launch = {number: one + shift for number, *both in rows for one in both if 0 < one < 1 << 40}  # of both the last
+        self._dispatches(launch, where)
+        self._copies(launch, where)
+        self._regions(launch, where)
 
-    def _dispatches(self, suffix: str, launch: Mapping[int, int], where: str) -> None:
-        names = self._texts(f"rocpd_info_kernel_symbol{suffix}", "kernel_name")
-        names |= self._texts(f"rocpd_info_kernel_symbol{suffix}", "display_name")
-        table = f"rocpd_kernel_dispatch{suffix}"
-        self._by_stream = len(set(self._report.numbers(table, ["stream_id"])["stream_id"].tolist())) > 1
-        for start, end, agent, queue, stream, kernel, event, shared, *six in self._rows(table, " ".join(_DISPATCH)):
-            shape = Shape(
-                names.get(kernel, "unknown kernel"), _blocks(six[3:], six[:3]), sizes(six[:3]), shared_bytes=whole(shared)
-            )
+    def _dispatches(self, launch: Mapping[int, int], where: str) -> None:
+        names = self._texts("info_kernel_symbol", "kernel_name") | self._texts("info_kernel_symbol", "display_name")
+        rows = [*self._rows("kernel_dispatch", _DISPATCH)]
+        self._by_stream = len({row[4] for row in rows}) > 1
+        for start, end, agent, queue, stream, kernel, event, shared, *six in rows:
+            blocks, threads = _blocks(six[3:], six[:3]), sizes(six[:3])
+            shape = Shape(names.get(kernel, "unknown kernel"), blocks, threads, shared_bytes=whole(shared))
             self.rows.add_work(start, end, self._stream(agent, queue, stream, where), shape, launch=launch.get(event, 0))
 
-    def _copies(self, suffix: str, strings: Mapping[int, str], launch: Mapping[int, int], where: str) -> None:
-        for start, end, target, source, queue, stream, name, event, size in self._rows(
-            f"rocpd_memory_copy{suffix}", " ".join(_COPIES)
-        ):
+    def _copies(self, launch: Mapping[int, int], where: str) -> None:
+        for start, end, target, source, queue, stream, name, event, size in self._rows("memory_copy", _COPIES):
             agent = target if self._agents.get(target, {}).get("type") == "GPU" else source
-            found = Shape(copy_name(strings.get(name, "copy")))
             lane = self._stream(agent, queue, stream, where, of_copies=True)
-            self.rows.add_work(start, end, lane, found, COPY, size, launch.get(event, 0))
+            shape = Shape(self._strings.get(name, "memcpy"))
+            self.rows.add_work(start, end, lane, shape, COPY, size, launch.get(event, 0))
 
-    def _regions(self, suffix: str, strings: Mapping[int, str], launch: Mapping[int, int], where: str) -> None:
-        rows = self._rows(f"rocpd_info_thread{suffix}", "id tid")
-        threads = {number: tid for number, tid in rows}  # noqa: C416 - of pairs, as rows are not known to be
-        kinds = {number: strings.get(kind, "") for number, kind in self._rows(f"rocpd_event{suffix}", "id category_id")}
-        for start, end, thread, name, event in self._rows(f"rocpd_region{suffix}", "start end tid name_id event_id"):
+    def _regions(self, launch: Mapping[int, int], where: str) -> None:
+        threads = {number: tid for number, tid in self._rows("info_thread", "id tid")}  # noqa: C416 - rows are no pairs to mypy
+        kinds = {number: self._strings.get(kind, "") for number, kind in self._rows("event", "id category_id")}
+        for start, end, thread, name, event in self._rows("region", "start end tid name_id event_id"):
             kind = ANNOTATION if "MARKER" in kinds.get(event, "").upper() else HOST
             called = f"{where}thread {threads.get(thread, thread)}"
-            self.rows.add_on_host(start, end, called, strings.get(name, "unknown call"), kind, launch.get(event, 0))
+            self.rows.add_on_host(start, end, called, self._strings.get(name, "unknown call"), kind, launch.get(event, 0))
 
     def _stream(self, agent: int, queue: int, stream: int, where: str, *, of_copies: bool = False) -> Stream:
         """Return the HIP stream of work where there are several, else its queue."""
@@ -121,18 +106,22 @@ class _Rocpd:
             return Stream(device, stream, f"{where}stream {stream}")
         return Stream(device, max(queue, 0), f"{where}copies" if of_copies else f"{where}queue {max(queue, 0)}")
 
-    def _facts(self, table: str, names: str) -> list[_Row]:
-        return self._report.facts(table, ["id", *names.split()])
-
     def _texts(self, table: str, column: str) -> dict[int, str]:
-        numbers = self._report.numbers(table, ["id"])["id"].tolist()
-        texts = self._report.texts(table, column, _LONGEST_NAME)
-        return {number: text for number, text in zip(numbers, texts, strict=False) if text}
+        texts = self._report.texts(f"rocpd_{table}{self._suffix}", column, _LONGEST_NAME)
+        return {number: text for (number,), text in zip(self._rows(table, "id"), texts, strict=False) if text}
 
     def _rows(self, table: str, names: str) -> Iterator[tuple[int, ...]]:
         """Return rows of whole numbers."""
-        columns = self._report.numbers(table, names.split())
-        return zip(*(values.tolist() for values in columns.values()), strict=True)
+        given = f"rocpd_{table}{self._suffix}"
+        columns = self._report.numbers(given, names.split())
+        if "start_id" in self._report.columns(given):  # of schema 4: times and tracks are tables of their own
+            ids = self._report.numbers(given, ["start_id", "end_id", "track_id"])
+            at = {"start": ids["start_id"], "end": ids["end_id"]} | dict.fromkeys(_OF_TRACKS, ids["track_id"])
+            for name in columns.keys() & at.keys():
+                other, column = ("track", name) if name in _OF_TRACKS else ("timestamp", "value")
+                found = self._report.numbers(f"rocpd_{other}{self._suffix}", ["id", column])
+                columns[name] = np.append(found[column], NO_NUMBER)[RowFinder(found["id"]).rows_of(at[name])]
+        return _tuples(columns)
 
 
 class _Rpd:
@@ -144,8 +133,7 @@ class _Rpd:
         self.rows, self.cards = Rows(), dict[int, Device]()
 
         def rows(table: str, names: str) -> Iterator[tuple[int, ...]]:
-            columns = report.numbers(table, names.split())
-            return zip(*(values.tolist() for values in columns.values()), strict=True)
+            return _tuples(report.numbers(table, names.split()))
 
         numbers = report.numbers("rocpd_string", ["id"])["id"].tolist()
         strings = dict(zip(numbers, report.texts("rocpd_string", "string", _LONGEST_NAME), strict=False))
@@ -155,7 +143,7 @@ class _Rpd:
         ):
             sort_name = strings.get(sort) or ""
             kind = kind_of(sort_name)
-            shape = Shape(strings.get(name) or sort_name or "unknown kernel" if kind == KERNEL else copy_name(sort_name))
+            shape = Shape(strings.get(name) or sort_name or "unknown kernel" if kind == KERNEL else sort_name)
             stream = Stream(max(gpu, 0), max(queue, 0), f"queue {max(queue, 0)}")
             self.rows.add_work(start, end, stream, shape, kind, launch=launch.get(number, 0))
         for number, _, thread, start, end, name in rows("rocpd_api", "id pid tid start end apiName_id"):
@@ -207,9 +195,7 @@ class _Json:
         for one in records.pop("memory_copy", []):
             agent = one.get("dst_agent_id") if _handle(one.get("dst_agent_id")) in self._ordinals else one.get("src_agent_id")
             stream = self._stream(agent, None, one.get("stream_id"), where)
-            self._rows.add_work(
-                *_times(one), stream, Shape(copy_name(self._operation(one))), COPY, one.get("bytes"), _launch(one, shift)
-            )
+            self._rows.add_work(*_times(one), stream, Shape(self._operation(one)), COPY, one.get("bytes"), _launch(one, shift))
         for name, rows in records.items():
             self._on_host(name, rows, texts, shift, where)
 
@@ -237,10 +223,8 @@ class _Json:
         return Stream(device, _handle(queue), f"{where}queue {_handle(queue)}" if queue is not None else f"{where}copies")
 
 
-def copy_name(told: str) -> str:
-    """Return the name that the same copy has in a trace of our own."""
-    found = _WAY.search(told)
-    return f"memcpy {found[1][0].upper()}to{found[2][0].upper()}" if found else told or "memcpy"
+def _tuples(columns: Columns) -> Iterator[tuple[int, ...]]:
+    return zip(*(values.tolist() for values in columns.values()), strict=True)
 
 
 def _card(ordinal: int, told: _Row) -> Device:
@@ -273,10 +257,6 @@ def _times(record: _Row) -> tuple[object, object]:
 def _launch(record: _Row, shift: int) -> int:
     found = _number(_map(record.get("correlation_id")), "internal")
     return found + shift if found else 0
-
-
-def _first(stack: int, other: int) -> int:
-    return next((number for number in (stack, other) if 0 < number < 1 << 40), 0)
 
 
 def _handle(told: object) -> int:

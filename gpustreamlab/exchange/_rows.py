@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,11 @@ from gpustreamlab.recorder import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import LaneKind
 
 LARGEST = 1 << 61  # Later times, and larger numbers, are none
+_WAY = re.compile(
+    r"(?:^|cpy|copy)[ _(]?(H(?:OST)?|D(?:EVICE)?)[_-]?(?:TO|2)[_-]?(H(?:OST)?|D(?:EVICE)?)(?![a-z])", re.IGNORECASE
+)
+_COPIES = re.compile(r"(?i)\[cuda .*memcpy|memcpy|copy(?:host|device)|ze\w+memorycopy|clenqueue(?:read|write|copy)")
+_FILLS = re.compile(r"(?i)(?:\[cuda )?memset|fillbuffer|ze\w+memoryfill|clenqueuefill")
 _WORK = ("start_ns", "end_ns", "stream", "kind", "name", "detail", "size_bytes", "correlation")
 _ON_HOST = ("start_ns", "end_ns", "thread", "kind", "name", "correlation")
 
@@ -77,20 +83,19 @@ class Rows:
         self, start_ns: Any, end_ns: Any, stream: Stream, shape: Shape, kind: int = KERNEL, size_bytes: Any = 0, launch: Any = 0
     ) -> None:
         """Take work of a stream; by its launch it and its call are known."""
-        name = self.names[short_name(shape.name) if kind == KERNEL else "memset" if kind == FILL else shape.name]
-        rest = (name, self._shapes[shape], whole(size_bytes), whole(launch))
-        self._add(self._work, start_ns, end_ns, self.streams[stream], kind, *rest)
+        if self._is_sound(start_ns, end_ns):
+            rest = (self.names[called(kind, shape.name)], self._shapes[shape], whole(size_bytes), whole(launch))
+            self._work.extend((start_ns, end_ns, self.streams[stream], kind, *rest))
 
     def add_on_host(self, start_ns: Any, end_ns: Any, thread: str, name: str, kind: int = HOST, launch: Any = 0) -> None:
         """Take a call or a range of a thread."""
-        self._add(self._on_host, start_ns, end_ns, self.threads[thread], kind, self.names[name], whole(launch))
+        if self._is_sound(start_ns, end_ns):
+            self._on_host.extend((start_ns, end_ns, self.threads[thread], kind, self.names[name], whole(launch)))
 
-    def _add(self, rows: array[int], start_ns: Any, end_ns: Any, *rest: int) -> None:
-        is_sound = type(start_ns) is int is type(end_ns) and -LARGEST < start_ns <= end_ns < LARGEST
-        if is_sound and (start_ns or end_ns):
-            rows.extend((start_ns, end_ns, *rest))
-        else:
-            self.refused_count += 1
+    def _is_sound(self, start_ns: Any, end_ns: Any) -> bool:
+        is_sound = type(start_ns) is int is type(end_ns) and (start_ns or end_ns) and -LARGEST < start_ns <= end_ns < LARGEST
+        self.refused_count += not is_sound
+        return bool(is_sound)
 
     def trace(
         self,
@@ -120,10 +125,9 @@ class Rows:
         call = add_launches(work, calls)
         used = f"{counts[0]:,} kernels, copies and fills, {len(calls['lane']):,} calls, {len(ranges['lane']):,} ranges"
         devices = {lane.device: (cards or {}).get(lane.device) or unknown_device(lane.device) for lane in lanes}
-        unknown = ", ".join(f"GPU {number}" for number, one in devices.items() if not one.sm_count)
-        facts = [*missing, *launch_note(call), *([card_note(unknown)] if unknown and counts[0] else [])]
-        has_pairs = sum(lane.kind is LaneKind.STREAM for lane in lanes) > 1
-        facts += ["Whether streams waited for events is not told."] if has_pairs else []
+        unknown = ", ".join(f"GPU {one}" for one in sorted({one.device for one in self.streams}) if not devices[one].sm_count)
+        facts = [*missing, *launch_note(call), *([card_note(unknown)] if unknown else [])]
+        facts += ["Whether streams waited for events is not told."] * (len(self.streams.known) > 1)
         return Frame(
             backend=backend,
             source=source,
@@ -136,7 +140,7 @@ class Rows:
             devices=devices,
             imported=used + f" of {sum(counts) + self.refused_count:,} rows{not_read(self.left_out)}{refused}",
             missing=facts,
-            facts={"waits_told": not has_pairs},
+            facts={"waits_told": len(self.streams.known) < 2},
         ).trace()
 
     def _lanes(self, work: Columns, cards: Mapping[int, Device]) -> list[Lane]:
@@ -176,7 +180,14 @@ def sizes(three: Sequence[object]) -> tuple[int, int, int]:
     return (x, y, z) if min(x, y, z) > 0 and max(x, y, z) < 1 << 32 else (0, 0, 0)
 
 
+def called(kind: int, told: str) -> str:
+    """Return the name that such work has in a trace of our own, as far as the way of a copy is told by its name."""
+    if kind == KERNEL:
+        return short_name(told)
+    found = None if told.startswith("memcpy ") else _WAY.search(told)
+    return "memset" if kind == FILL else f"memcpy {found[1][0].upper()}to{found[2][0].upper()}" if found else told
+
+
 def kind_of(name: str) -> int:
     """Return what work is, by its name."""
-    low = name.lower().replace("_", "")
-    return COPY if "memcpy" in low or "copy" in low[:12] else FILL if "memset" in low or low.startswith("fill") else KERNEL
+    return COPY if _COPIES.match(name) else FILL if _FILLS.match(name) else KERNEL

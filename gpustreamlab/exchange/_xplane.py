@@ -5,9 +5,7 @@ Source: ``tsl/profiler/protobuf/xplane.proto`` and ``xplane_schema.cc`` (OpenXLA
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Mapping
 from functools import cache
 from os import PathLike
@@ -16,13 +14,13 @@ from typing import Any
 
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.words import install_line
-from gpustreamlab.errors import MissingExtraError, TraceFileError
+from gpustreamlab.errors import MissingExtraError
 from gpustreamlab.exchange._chrome import work_of
 from gpustreamlab.exchange._chrome_events import Shape as Told
 from gpustreamlab.exchange._formats import unpacked
-from gpustreamlab.exchange._frame import ANNOTATION, HOST
+from gpustreamlab.exchange._frame import ANNOTATION, HOST, reading
 from gpustreamlab.exchange._rows import LARGEST, Rows, Shape, Stream, whole
-from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Device, Trace
+from gpustreamlab.model import CHROME_BACKEND, Device, Trace
 
 _GPU = re.compile(r"/device:GPU:(\d{1,7})\b")
 _STREAM = re.compile(r"Stream #(\d{1,18})\b")
@@ -47,14 +45,10 @@ def read_xplane(path: str | PathLike[str]) -> Trace:
     parse = _space()
     from google.protobuf.message import DecodeError
 
-    try:
+    with reading(path, "an XPlane file", f"Copy it again. {_AGAIN}", DecodeError):
         require_room(Path(path).stat().st_size * 8, repr(str(path)), room_bytes())
         with Path(path).open("rb") as file:
             space = parse(b"".join(unpacked(file)))
-    except (OSError, EOFError, zlib.error, gzip.BadGzipFile, DecodeError) as error:
-        raise TraceFileError(
-            f"{str(path)!r} cannot be read as an XPlane file: {error}. It was cut off or is damaged; copy it again. {_AGAIN}"
-        ) from error
     rows, cards = Rows(), dict[int, Device]()
     for plane in space.planes:
         _read_plane(plane, rows, cards)
@@ -96,7 +90,7 @@ def _read_plane(plane: Any, rows: Rows, cards: dict[int, Device]) -> None:
                 shared = detail.static_shared_bytes + detail.dynamic_shared_bytes
                 shape = Shape(name, detail.grid, detail.block, detail.registers, min(shared, LARGEST))
                 where = Stream(int(gpu[1]), int(stream[1]), f"stream {stream[1]}")
-                rows.add_work(start_ns, end_ns, where, shape, SPAN_KINDS.index(kind), size, launch)
+                rows.add_work(start_ns, end_ns, where, shape, kind, size, launch)
 
 
 def _values(told: Any, names: Mapping[int, str]) -> dict[str, object]:

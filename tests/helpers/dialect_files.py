@@ -63,6 +63,29 @@ ROCPROF = [
     slice_of(8, 0, "saxpy(float*)", "120", "50", args={"queue-id": "0"}),
     slice_of(8, 1, "sgemm", "130", "60", args={"queue-id": "1"}),
 ]
+OPENCL = [
+    named(7, "HOST<node>"),
+    named(8, "DEVICE<node>[Intel(R) Arc(TM) A770 Graphics] 0:3:0:0"),
+    named(8, "CL Queue<0x5581>", 5),
+    slice_of(8, 5, "clEnqueueWriteBuffer", 100, 20, cat="gpu_op"),
+    slice_of(8, 5, "saxpy", 120, 50, cat="gpu_op"),
+]
+RPD = [
+    {},
+    named("2", "GPU2"),
+    named("77", "Hip 77", "77"),
+    slice_of("77", "77", "hipMemcpyWithStream", "100", "30", args={"desc": ""}),
+    slice_of("2", "0", "CopyHostToDevice", "120", "50", args={"desc": "CopyHostToDevice"}),
+    slice_of("2", "0", "FillBuffer", "180", "5"),
+    flow("77", "77", "s", "1", "100"),
+    flow("2", "0", "f", "1", "120"),
+]
+TENSORFLOW_1 = [
+    named(1, "/gpu:0/context#0/stream#1:Kernel Compute"),
+    named(2, "/device:GPU:0/memcpy Compute"),
+    slice_of(1, 0, "MatMul", 1010, 40, cat="Op"),
+    slice_of(2, 0, "MEMCPYHtoD", 1000, 4, cat="Op"),
+]
 TENSORFLOW = [
     named(1, "/job:localhost/replica:0/task:0/device:GPU:0/stream:13 Compute"),
     named(2, "/job:localhost/replica:0/task:0/device:GPU:0/stream:all Compute"),
@@ -86,8 +109,29 @@ def onnx():
 AGENT = {"cu_count": 304, "lds_size_in_kb": 64, "simd_per_cu": 4, "max_waves_per_simd": 8, "wave_front_size": 64}
 
 
-def rocpd(path, suffix="_0000abcd"):
-    """Write a database of rocprofv3: two kernels of two streams, a copy, their calls and a range."""
+def _as_schema_4(tables):
+    """Put times and tracks into tables of their own."""
+    times, tracks = [], []
+    for name in ("rocpd_region", "rocpd_kernel_dispatch", "rocpd_memory_copy"):
+        columns, rows = tables[name]
+        columns, found = columns.split(), []
+        for row in rows:
+            told = dict(zip(columns, row, strict=True))
+            tracks.append((len(tracks) + 1, *(told.pop(one, None) for one in ("agent_id", "queue_id", "stream_id", "tid"))))
+            for end in ("end", "start"):
+                times.append((len(times) + 1, told.pop(end)))
+                told[f"{end}_id"] = len(times)
+            found.append(told | {"track_id": len(tracks)})
+        tables[name] = " ".join(found[0]), [tuple(one.values()) for one in found]
+    tables["rocpd_timestamp"], tables["rocpd_track"] = ("id value", times), ("id agent_id queue_id stream_id tid", tracks)
+
+
+def rocpd(path, suffix="_0000abcd", schema=3):
+    """Write a database of rocprofv3: two kernels of two streams, a copy, their calls and a range.
+
+    The tables are those of ``rocpd_tables.sql`` of rocprofiler-sdk: up to schema 3 with times in each row, from 4 on with
+    numbers of times and of tracks.
+    """
     tables = {
         "rocpd_string": ("id string", [(1, "HIP_RUNTIME_API"), (2, "MARKER_CORE_API"), (3, "hipLaunchKernel")]),
         "rocpd_info_agent": ("id type type_index product_name extdata", [(1, "CPU", 0, "EPYC", "{}")]),
@@ -117,6 +161,8 @@ def rocpd(path, suffix="_0000abcd"):
     )
     columns = "start end dst_agent_id src_agent_id queue_id stream_id name_id event_id size"
     tables["rocpd_memory_copy"] = columns, [(7000, 8000, 2, 1, None, 1, 5, 7, 4096)]
+    if schema > 3:
+        _as_schema_4(tables)
     with sqlite3.connect(path) as base:
         for name, (columns, rows) in tables.items():
             quoted = ", ".join(f'"{column}"' for column in columns.split())
@@ -175,15 +221,22 @@ def rocprofv3_json():
     return json.dumps({"rocprofiler-sdk-tool": [tool]}).encode()
 
 
-NSYS_CSV = """
-Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),Strm,Device,Name
-900,100,5,64,2,1,128,1,1,40,0.002,0.000,,7,NVIDIA H100 (1),"void gemm<float, 2>(Params)"
-100,300,4,,,,,,,,,,0.004,13,NVIDIA H100 (1),[CUDA memcpy Host-to-Device]
-"""
+# As nsys stats --report cuda_gpu_trace --format csv of 2024 writes it to the screen; kinds of memory are words.
+NSYS_CSV = (
+    "\nStart (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),"
+    "SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n"
+    '900,100,5,64,2,1,128,1,1,40,0.002,0.000,,,,NVIDIA H100 80GB (1),1,,7,"void gemm<float, 2>(Params)"\n'
+    "100,300,4,,,,,,,,,,0.004,Pageable,Device,NVIDIA H100 80GB (1),1,,13,[CUDA memcpy Host-to-Device]\n"
+)
 ROCM_CSV = (
-    '"Kind","Agent_Id","Queue_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size",'
+    '"Kind","Agent_Id","Queue_Id","Stream_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size",'
     '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"\n'
-    '"KERNEL_DISPATCH","Agent 1",2,"saxpy(float*)",9,3000,5000,1024,256,1,1,1000,1,1\n'
+    '"KERNEL_DISPATCH","Agent 1",17,26,"sgemm",10,6000,7000,0,64,1,1,64,1,1\n'
+    '"KERNEL_DISPATCH","Agent 1",2,0,"saxpy(float*)",9,3000,5000,1024,256,1,1,1000,1,1\n\n'
+)
+ROCM_COPIES = (
+    '"Kind","Direction","Source_Agent_Id","Destination_Agent_Id","Correlation_Id","Start_Timestamp","End_Timestamp"\n'
+    '"MEMORY_COPY","HOST_TO_DEVICE",0,1,0,100,200\n"MEMORY_COPY","MEMORY_COPY_DEVICE_TO_HOST",1,0,0,300,400\n'
 )
 MEMORY = [[10, 20], [[0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 9, 8, 7, 6, 5, 4, 3, 2]]]
 
@@ -253,11 +306,15 @@ def perfetto_of_amd():
 
 
 def xpu():
-    """Return a profile of PyTorch on an Intel card: two kernels of two queues and their calls."""
+    """Return a profile of PyTorch on an Intel card: two kernels of two queues and their calls.
+
+    Arguments are those of Kineto's plugin for XPUs: handles are texts, and a row is a SYCL queue.
+    """
     events = []
     for number, (start, queue) in enumerate(((1000, 1), (1500.5, 2)), 1):
         call = slice_of(10, 10, "urEnqueueKernelLaunch", 900 + number, 5, cat="xpu_runtime", args={"correlation": number})
-        args = {"device": 0, "queue": queue, "correlation": number}
+        args = {"correlation": number, "appended": 1, "device": 0, "context": "0x5581a0", "sycl queue": queue}
+        args |= {"l0 queue": "0x77b0", "kernel_id": number}
         events += [call, slice_of(0, queue, "gemm_kernel", start, 400, cat="kernel", args=args)]
     card = {"id": 0, "name": "Intel(R) Data Center GPU Max 1550"}
     return json.dumps({"schemaVersion": 1, "deviceProperties": [card], "traceEvents": events}).encode()

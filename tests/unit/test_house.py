@@ -18,7 +18,7 @@ CEILINGS = {
     "cluster": (2_080, 7),
     "doors": (5_480, 16),
     "draw": (5_200, 15),
-    "exchange": (5_800, 21),
+    "exchange": (5_800, 23),
     "memory": (1_710, 6),
     "model": (2_990, 9),
     "notebook": (3_020, 11),

@@ -20,6 +20,7 @@ from gpustreamlab.errors import GPUStreamLabError, TraceFileError
 from gpustreamlab.exchange import find_format
 from gpustreamlab.model import SPAN_KINDS
 from tests.helpers import dialect_files as files
+from tests.helpers.nsys_files import two_streams
 
 CHANGED = int(os.environ.get("GPUSTREAMLAB_FUZZ", "60"))  # Of each format; 2,000 by hand
 
@@ -41,6 +42,9 @@ MADE = {
     "rocprof": saved(files.chrome(files.ROCPROF)),
     "tensorflow": saved(files.chrome(files.TENSORFLOW)),
     "rocpd": lambda folder: files.rocpd(folder / "made"),
+    "rocpd 4": lambda folder: files.rocpd(folder / "made", schema=4),
+    "nsys lines": lambda folder: two_streams().write_lines(folder / "made"),
+    "rpd json": saved(json.dumps(files.RPD).encode()),
     "rpd": lambda folder: files.rpd(folder / "made"),
     "rocprofv3 json": saved(files.rocprofv3_json()),
     "rocprofv3 pftrace": saved(files.perfetto_of_amd()),
@@ -106,8 +110,30 @@ def test_rocprof_and_tensorflow_have_their_devices(tmp_path):
     assert device_work(tensorflow) == [("stream 13", "MatMul", "kernel", 40_000)]  # once: "stream:all" says it again
 
 
-def test_a_rocpd_database_has_streams_blocks_calls_and_its_card(tmp_path):
-    path = MADE["rocpd"](tmp_path)
+def test_devices_of_opencl_have_no_number_and_those_of_tensorflow_1_a_context(tmp_path):
+    opencl = gsl.load_trace(saved(files.chrome(files.OPENCL))(tmp_path))
+    assert device_work(opencl) == [
+        ("CL Queue<0x5581>", "clEnqueueWriteBuffer", "copy", 20_000),
+        ("CL Queue<0x5581>", "saxpy", "kernel", 50_000),
+    ]
+    tensorflow = gsl.load_trace(saved(files.chrome(files.TENSORFLOW_1))(tmp_path))
+    assert device_work(tensorflow) == [("stream 0", "memcpy HtoD", "copy", 4_000), ("stream 1", "MatMul", "kernel", 40_000)]
+
+
+def test_json_of_rocm_profile_data_tells_as_its_database_does(tmp_path):
+    trace = gsl.load_trace(MADE["rpd json"](tmp_path))
+    assert told(trace) == [
+        ("host: Hip 77", "hipMemcpyWithStream", "host", 100_000, 130_000),
+        ("stream 0", "memcpy HtoD", "copy", 120_000, 170_000),
+        ("stream 0", "memset", "fill", 180_000, 185_000),
+    ]
+    assert len(trace.edges.select("launch")) == 1
+    assert "1 of 2 kernels, copies and fills have no call" in " ".join(trace.metadata.missing)
+
+
+@pytest.mark.parametrize("name", ["rocpd", "rocpd 4"])
+def test_a_rocpd_database_has_streams_blocks_calls_and_its_card(name, tmp_path):
+    path = MADE[name](tmp_path)
     trace = gsl.load_trace(path)
     assert find_format(path) == "rocm"
     assert told(trace) == [
@@ -152,7 +178,7 @@ def test_kernels_of_amd_in_a_perfetto_trace_lie_on_lanes_of_the_card(tmp_path):
     trace = gsl.load_trace(MADE["rocprofv3 pftrace"](tmp_path))
     assert [row[1:] for row in told(trace)] == [
         ("hipLaunchKernel", "host", 100, 400),
-        ("MEMORY_COPY_HOST_TO_DEVICE", "copy", 500, 900),
+        ("memcpy HtoD", "copy", 500, 900),
         ("saxpy", "kernel", 1000, 5000),
         ("sgemm", "kernel", 2000, 7000),
     ]
@@ -172,7 +198,7 @@ def test_an_xplane_file_has_streams_grids_calls_and_the_card(tmp_path):
     trace = gsl.load_trace(MADE["xplane"](tmp_path))
     assert told(trace) == [
         ("host: python", "cuLaunchKernel", "host", 1500, 1600),
-        ("stream 18", "MemcpyH2D", "copy", 2000, 2300),
+        ("stream 18", "memcpy HtoD", "copy", 2000, 2300),
         ("stream 17", "gemm", "kernel", 3000, 3500),
     ]
     assert [detail.grid for detail in trace.details if detail.full_name == "gemm"] == [(8, 2, 1)]
@@ -183,13 +209,22 @@ def test_an_xplane_file_has_streams_grids_calls_and_the_card(tmp_path):
 
 def test_tables_of_csv_are_read_with_rows_in_any_order(tmp_path):
     trace = gsl.load_trace(MADE["nsys csv"](tmp_path))
-    assert told(trace) == [("stream 13", "memcpy HtoD", "copy", 100, 400), ("stream 7", "gemm<float, 2>", "kernel", 900, 1000)]
+    assert told(trace) == [
+        ("stream 13", "memcpy HtoD (pageable)", "copy", 100, 400),
+        ("stream 7", "gemm<float, 2>", "kernel", 900, 1000),
+    ]
     assert trace.lanes[0].device == 1
     assert {detail.grid for detail in trace.details} == {(64, 2, 1), (0, 0, 0)}
     assert trace.extra["size_bytes"].tolist() == [4000, 0]
     rocm = gsl.load_trace(MADE["rocm csv"](tmp_path))
-    assert told(rocm) == [("queue 2", "saxpy", "kernel", 3000, 5000)]
-    assert rocm.details[0].grid == (4, 1, 1)
+    assert told(rocm) == [("queue 2", "saxpy", "kernel", 3000, 5000), ("stream 26", "sgemm", "kernel", 6000, 7000)]
+    assert {detail.grid for detail in rocm.details} == {(4, 1, 1), (1, 1, 1)}
+
+
+def test_copies_of_rocprofv3_are_copies_of_a_card(tmp_path):
+    trace = gsl.load_trace(saved(files.ROCM_COPIES.encode())(tmp_path))
+    assert told(trace) == [("copies", "memcpy HtoD", "copy", 100, 200), ("copies", "memcpy DtoH", "copy", 300, 400)]
+    assert trace.lanes[0].device == 1
 
 
 def test_a_memory_timeline_becomes_counters(tmp_path):
@@ -239,9 +274,13 @@ def test_an_archive_that_is_damaged_or_has_more_than_one_trace_says_so(tmp_path)
 
 FOREIGN = {
     "ExecutionTrace": b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}',
+    "ExecutionTrace of PyTorch": b'{\n  "schema": "1.0.1", "pid": 563677, "time": "2023-07-14", "nodes": []}',
+    "sums of nsys": b"Time (%),Total Time (ns),Instances,Avg (ns),Name\n90.0,5,1,5,gemm\n",
+    "sums of nsys or rocprofv3": b'"Name","Calls","TotalDurationNs","AverageNs"\n"hipFree",12,1994421,166201.7\n',
     "speedscope": b'{"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}',
     "proton": b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
     "trtexec": b'[\n { "count" : 10 }\n, { "name" : "conv1", "timeMs" : 3 }]',
+    "times of trtexec": b'[\n { "startEnqMs" : 0.2, "endEnqMs" : 1.0, "startH2dMs" : 0.1, "startComputeMs" : 0.3 }\n]',
     "Nsight Compute": b"NVR\0" + bytes(50),
     "Git LFS": gzip.compress(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
 }
@@ -250,7 +289,7 @@ FOREIGN = {
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_is_not_read_is_named_with_what_to_record(name, tmp_path):
     (tmp_path / "run").write_bytes(FOREIGN[name])
-    with pytest.raises(TraceFileError, match=f"looks like .*{name}.*(?:Record|Export|git lfs pull)"):
+    with pytest.raises(TraceFileError, match=f"looks like .*{name}.*(?:Record|Export|Read the report|git lfs pull)"):
         gsl.load_trace(tmp_path / "run")
 
 

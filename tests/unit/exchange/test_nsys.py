@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pickle
 import random
@@ -17,7 +18,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.analysis import counted_rows, host_waits, idle, utilization
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _nsys, find_format
+from gpustreamlab.exchange import _nsys_tables, find_format
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.nsys_files import EPOCH_NS, EVENT, KERNEL, OTHER_PID, PID, RUNTIME, SYNC, NsysFile, process, two_streams
@@ -330,7 +331,7 @@ def test_names_of_domains_are_those_of_their_process(path, made):
 
 
 def test_marks_beyond_a_limit_are_counted(path, made, monkeypatch):
-    monkeypatch.setattr(_nsys, "MOST_MARKS", 2)
+    monkeypatch.setattr(_nsys_tables, "MOST_MARKS", 2)
     for at in (3, 1, 2):
         made.nvtx(at, None, f"at {at}", kind=34)
     made.nvtx(0, 9, "all")
@@ -379,6 +380,31 @@ def test_a_folder_of_parquet_files_is_the_same_trace(tmp_path, path):
     (folder / f"{KERNEL}.parquet").write_bytes(b"PAR1" + bytes(99))
     with pytest.raises(TraceFileError, match="was cut off or is damaged"):
         read_nsys(folder)
+
+
+@pytest.mark.parametrize("how", [{}, {"strings_last": True}, {"by_line": True}])
+def test_json_lines_tell_the_same_but_for_cards_and_streams(tmp_path, path, how):
+    made = two_streams()
+    lines = made.write_lines(tmp_path / "run.json", **how)
+    assert find_format(lines) == "nsys"
+    got = gsl.load_trace(lines)
+    made.tables = {name: rows for name, rows in made.tables.items() if not name.startswith(("TARGET", "META"))}
+    wanted = read_nsys(made.write(path))
+    for name in ("start_ns", "end_ns", "queued_ns", "lane", "kind", "parent"):
+        assert getattr(got, name).tolist() == getattr(wanted, name).tolist(), name
+    assert names(got, slice(None)) == names(wanted, slice(None))
+    assert (got.lanes, got.details, got.markers) == (wanted.lanes, wanted.details, wanted.markers)
+    assert len(got.edges.select("wait")) == len(wanted.edges.select("wait")) == 1
+    assert "2 others" in got.metadata.imported
+
+
+def test_damaged_json_lines_and_diagnostics_are_told(tmp_path):
+    lines = two_streams().write_lines(tmp_path / "run.json")
+    said = {"Type": 49, "DiagnosticEvent": {"Timestamp": {"ns": "5"}, "Level": "Warning", "Text": "CUPTI dropped events"}}
+    lines.write_text(lines.read_text() + json.dumps(said) + '\n{"Type":79,"CudaEv')
+    metadata = gsl.load_trace(lines).metadata
+    assert metadata.diagnostics == ("CUPTI dropped events",)
+    assert "1 damaged lines" in metadata.imported
 
 
 @pytest.mark.parametrize("ending", ["-wal", "-journal"])
@@ -435,7 +461,7 @@ def test_a_bad_file_says_what_it_is(path, content, told):
 
 
 def test_sorts_of_launches_beyond_a_limit_keep_their_names(path, monkeypatch, made):
-    monkeypatch.setattr(_nsys, "MOST_DETAILS", 1)
+    monkeypatch.setattr(_nsys_tables, "MOST_DETAILS", 1)
     made.launch(0, 10, 20, grid=(1, 1, 1))
     made.launch(30, 40, 50, grid=(2, 1, 1), correlation=2)
     trace = read_nsys(made.write(path))
