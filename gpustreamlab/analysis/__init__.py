@@ -19,6 +19,7 @@ from gpustreamlab.analysis._busy import (
     per_row,
     sm_kinds,
     stream_extent,
+    sweep,
     turns_of,
     union_edges,
     used_stream_count,

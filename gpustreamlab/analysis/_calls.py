@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import union_edges
-from gpustreamlab.analysis._pieces import StepTime
+from gpustreamlab.analysis._busy import StepTime, union_edges
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 

@@ -11,6 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._advice import MOST_WORKS, Advice, Step, advise, delays_with_priority, read_run
 from gpustreamlab.analysis._advice_text import step_texts
 from gpustreamlab.analysis._busy import (
+    StepTime,
     counted_kinds,
     counted_rows,
     distinct,
@@ -28,7 +29,7 @@ from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, make_room
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._overlap import concurrency
-from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns, pieces_on_time
+from gpustreamlab.analysis._pieces import LatePieces, Pieces, find_pieces, needed_chain_ns, pieces_on_time
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
@@ -170,8 +171,8 @@ def _of_row(trace: Trace, rows: BoolArray, row: int) -> Explanation:
 def _explanation(
     trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
 ) -> Explanation:
-    whole = concurrency(trace[rows]) if is_part else concurrency(trace, pieces.edges, pieces.steps.steps)
-    used, chain_ns = np.unique(trace.lane[rows]), needed_chain_ns(pieces)
+    whole = concurrency(trace if np.array_equal(rows, pieces.counted) else trace[rows])
+    used, chain_ns = np.flatnonzero(np.bincount(trace.lane[rows])), needed_chain_ns(pieces)
     shares = whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else ""
     result = Explanation(
         findings=(),

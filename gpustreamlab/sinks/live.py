@@ -335,7 +335,7 @@ def _finding(trace: Trace) -> str:
     edges_ns = busy_edges(trace, basis.counted)
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
-    result = over_wall(trace, concurrency(trace, edges_ns))
+    result = over_wall(trace, concurrency(trace))
     return finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
 
 
