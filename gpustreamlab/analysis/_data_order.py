@@ -99,13 +99,19 @@ class Memory:
 
     def _in_turn(self, buffers: int) -> Int64Array:
         """Return in which array each touch is where what is written anew is so in another array, of so many in turn."""
-        turn = np.zeros(len(self.place), np.int64)
+        turn = self._versions % buffers
+        array = np.unique(self.buffer, return_inverse=True)[1] * (int(turn.max(initial=0)) + 1) + turn
+        found: Int64Array = array + 1
+        return found
+
+    @cached_property
+    def _versions(self) -> Int64Array:
+        """Of which version of its array each touch is."""
+        version = np.zeros(len(self.place), np.int64)
         order = np.lexsort((self.place, self.buffer))
         for own in np.split(order, 1 + np.flatnonzero(np.diff(self.buffer[order]))):
-            turn[own] = _versions(self, own) % buffers
-        _, array = np.unique(np.stack((self.buffer, turn)), axis=1, return_inverse=True)
-        found: Int64Array = array.reshape(-1) + 1
-        return found
+            version[own] = _versions(self, own)
+        return version
 
 
 def read_memory(trace: Trace, rows: Int64Array) -> Memory:
@@ -519,17 +525,19 @@ class _Paths:
 def _needs_of_ranges(trace: Trace, of_work: Int64Array, of_ranges: Int64Array, need: Int8Array) -> Int8Array:
     """Return what waits between ranges are: the strongest of those between the same streams whose work waits in the range."""
     rank = np.array([2, 0, 1])  # of the needs, by their code
-    source, target = trace.edges.source, trace.edges.target
-    lanes = trace.lane[source].astype(np.int64) * len(trace.lanes) + trace.lane[target]
-    known = of_work[np.lexsort((trace.start_ns[target[of_work]], lanes[of_work]))]
+    target = trace.edges.target
+    begin_ns = int(trace.start_ns.min(initial=0))
+    width = int(trace.end_ns.max(initial=0)) - begin_ns + 2
+    keys = (trace.lane[trace.edges.source].astype(np.int64) * len(trace.lanes) + trace.lane[target]) * width - begin_ns
+    known = of_work[np.argsort((keys + trace.start_ns[target])[of_work], kind="stable")]
+    starts, row = (keys + trace.start_ns[target])[known], target[of_ranges]
+    first, last = (np.searchsorted(starts, keys[of_ranges] + times[row]) for times in (trace.start_ns, trace.end_ns))
     found = np.full(len(of_ranges), _NOT_KNOWN, np.int8)
-    starts_ns = trace.start_ns[target[known]]
-    for place, edge in enumerate(of_ranges.tolist()):
-        begin, end = np.searchsorted(lanes[known], (lanes[edge], lanes[edge] + 1))
-        row = target[edge]
-        first, last = begin + np.searchsorted(starts_ns[begin:end], (trace.start_ns[row], trace.end_ns[row]))
-        if first < last:
-            found[place] = np.argsort(rank)[rank[need[known[first:last]]].max()]
+    has_work = np.flatnonzero(first < last)
+    # Between the first and the last of each; what is between two ranges is not asked.
+    bounds = np.stack((first[has_work], last[has_work]), axis=1).reshape(-1)
+    strongest = np.maximum.reduceat(np.append(rank[need[known]], 0), bounds)[::2] if len(has_work) else np.empty(0, np.int64)
+    found[has_work] = np.argsort(rank)[strongest]
     return found
 
 
