@@ -13,7 +13,7 @@ import numpy as np
 
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
-from gpustreamlab.analysis._data_order import read_memory
+from gpustreamlab.analysis._data_order import needed_calls, read_memory
 from gpustreamlab.analysis._host_waits import copy_rates
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
@@ -122,6 +122,12 @@ class Advice:
         """Whether what no step changes is known to gain nothing: all that work touches is known, and where the host waited."""
         is_known = all(run.memory.is_known and run.program.has_calls for run in self.runs)
         return is_known and not self.is_bound
+
+    @property
+    def needed_calls(self) -> frozenset[int]:
+        """Calls whose waits the host may need for what it launches next, as rows of the trace: they stay in all changes."""
+        kept = ((run.program.calls, needed_calls(run.program, run.memory)) for run in self.runs)
+        return frozenset(calls[number].row for calls, numbers in kept for number in numbers)
 
     @property
     def gain_ns(self) -> int:

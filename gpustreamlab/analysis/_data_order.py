@@ -611,8 +611,8 @@ def needed_calls(program: Program, memory: Memory) -> frozenset[int]:
     """Return which waits of the host it may need, as far as it can be told; by their places in `Program.calls`.
 
     Memory of the host that was used before the wait is used again behind it: the host has written or read it meanwhile, why
-    else copy it again. Or the host reads a result, and then copies memory to the device that nothing had used so far: it may be
-    made of that result. A copy of which it is not known what it touches may use any. Of several waits that would do the first
+    else copy it again. Or the host reads a result, and then copies memory to the device that nothing had used so far, or other
+    bytes of the allocation that has the result: they may be made of it. A copy of which it is not known what it touches may use any. Of several waits that would do the first
     is kept.
     """
     next_use = _next_uses(memory)
@@ -653,7 +653,8 @@ def _next_uses(memory: Memory) -> dict[int, int]:
     place, buffer = memory.place[uploads], memory.buffer[uploads]
     for row in np.flatnonzero(kept & memory.is_write).tolist():
         before = int(memory.place[row])
-        is_made = (place > before) & (buffer > newest[np.searchsorted(memory.place, before, side="right") - 1])
+        is_new = buffer > newest[np.searchsorted(memory.place, before, side="right") - 1]
+        is_made = (place > before) & (is_new | (buffer == memory.buffer[row]))
         found[before] = max(found.get(before, -1), *place[is_made][-1:].tolist(), -1)
     return {before: after for before, after in found.items() if after >= 0}
 

@@ -60,6 +60,9 @@ SAME_KIND = (frozenset({Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM}), frozen
 NOT_TRIED = (Cause.HOST_LATE, Cause.NOT_OFFERED, Cause.HOST_FUNC, Cause.SERIALISED_BY_TOOL, Cause.LEGACY_STREAM, Cause.UNKNOWN)
 """Causes that are not scheduled anew without: whether what the host does could be done earlier nobody knows."""
 LEFT_AS_IT_IS = "Leave it as it is: scheduled anew without it the run is no shorter."
+HOST_NEEDS_IT = (
+    "Keep this wait: the host may read what it waits for, or write over what was copied, before it launches what comes next."
+)
 NO_GAIN: Mapping[Cause, str] = MappingProxyType(
     dict.fromkeys((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAUNCH_BOUND, Cause.PAGEABLE_COPY), LEFT_AS_IT_IS)
     | dict.fromkeys((Cause.PARTITION_SMALL, *CALLED), LEFT_AS_IT_IS)
@@ -323,6 +326,8 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
         return finding
     if finding.code is Cause.GRID_FILLS_DEVICE:
         return replace(finding, bound_ns=0, fix=_sooner(trace, advice, finding))
+    if finding.code in SAME_KIND[0] and not advice.needed_calls.isdisjoint(finding.pieces.call_row.tolist()):
+        return replace(finding, bound_ns=0, fix=HOST_NEEDS_IT)
     if finding.code is Cause.EVENT_WAIT and not (finding.pieces.need == NEEDED).any():
         return replace(finding, bound_ns=0, fix=LEFT_AS_IT_IS)
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))

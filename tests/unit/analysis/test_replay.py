@@ -161,6 +161,14 @@ def test_the_host_waits_where_its_memory_is_used_again():
     assert not any(call.awaits for call in changed.program.calls)
 
 
+def test_the_host_waits_where_it_may_make_one_slice_of_its_memory_of_another():
+    works = [copy(1, 100), copy(0, 100)]
+    one = program(works, [launch(0), Call(-1, 0, 0, 0, awaits=(0,)), launch(1)])
+    for buffer, begin, is_needed in ((9, 8, True), (9, 0, True), (8, 0, False), (10, 0, True)):
+        used = touched([(2, 0, 8, "r"), (9, 0, 8, "W")], [(buffer, begin, begin + 8, "R"), (1, 0, 8, "w")])
+        assert (needed_calls(one, used) == {1}) is is_needed, (buffer, begin)
+
+
 def test_a_wait_of_the_host_that_is_left_out_keeps_opaque_kernels_in_order():
     works = [kernel(0, 100), kernel(1, 50)]
     one = program(works, [launch(0), Call(-1, 0, 0, 0, awaits=(0,)), launch(1)])
