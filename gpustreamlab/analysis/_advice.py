@@ -13,8 +13,9 @@ import numpy as np
 
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
-from gpustreamlab.analysis._data_order import needed_calls, read_memory
+from gpustreamlab.analysis._data_order import read_memory
 from gpustreamlab.analysis._host_waits import copy_rates
+from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
 from gpustreamlab.analysis._strays import strays

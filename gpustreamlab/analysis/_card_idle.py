@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpustreamlab.analysis._busy import is_work, require_one_rank, require_trace, union_edges
-from gpustreamlab.analysis._calls import innermost_range
+from gpustreamlab.analysis._host_waits import innermost_range
 from gpustreamlab.analysis._pieces import launch_calls
 from gpustreamlab.analysis._report import Answer, ReportTable, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, name_group

@@ -19,7 +19,6 @@ from gpustreamlab.analysis._busy import (
     sweep,
     union_edges,
 )
-from gpustreamlab.analysis._calls import contain, lasted_ns, longest_call, named_calls, thread_lanes, time_in_calls
 from gpustreamlab.analysis._device_causes import (
     CODES,
     FEW,
@@ -36,7 +35,16 @@ from gpustreamlab.analysis._device_causes import (
     part_of,
     piece_of,
 )
-from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
+from gpustreamlab.analysis._host_waits import (
+    contain,
+    is_blocking,
+    lasted_ns,
+    longest_call,
+    named_calls,
+    pageable_copies,
+    thread_lanes,
+    time_in_calls,
+)
 from gpustreamlab.analysis._pieces import Pieces, last_of_others
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace

@@ -17,7 +17,7 @@ from gpustreamlab.analysis._busy import (
     sweep,
     union_edges,
 )
-from gpustreamlab.analysis._calls import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
+from gpustreamlab.analysis._host_waits import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, work_before
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace

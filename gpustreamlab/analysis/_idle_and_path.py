@@ -9,11 +9,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, of_each_trace, require_one_rank, require_trace, sweep, sweep_of, turns_of
-from gpustreamlab.analysis._calls import innermost_range, thread_lanes
 from gpustreamlab.analysis._card_idle import CardIdle, card_idle
 from gpustreamlab.analysis._causes import find_causes
 from gpustreamlab.analysis._device_causes import CODES, event_waits, last_awaited
-from gpustreamlab.analysis._host_waits import calls_by, host_waits
+from gpustreamlab.analysis._host_waits import calls_by, host_waits, innermost_range, thread_lanes
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls, launch_latency_ns
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import format_ns, format_share

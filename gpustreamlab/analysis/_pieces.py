@@ -20,7 +20,7 @@ from gpustreamlab.analysis._busy import (
     sweep_of,
     union_edges,
 )
-from gpustreamlab.analysis._data_order import NEEDED, wait_needs
+from gpustreamlab.analysis._needed_waits import NEEDED, wait_needs
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, Certainty, EdgeKind, Int8Array, Int64Array, MarkerKind
 

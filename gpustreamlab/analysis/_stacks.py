@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import sweep, union_edges
-from gpustreamlab.analysis._calls import open_operations, thread_lanes
 from gpustreamlab.analysis._causes import Found, blocked_ns
 from gpustreamlab.analysis._device_causes import CODES, event_waits
+from gpustreamlab.analysis._host_waits import open_operations, thread_lanes
 from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name

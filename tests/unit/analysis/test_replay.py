@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis._changes import Run, as_graph, in_turn, no_host_waits, without_waits
-from gpustreamlab.analysis._data_order import Memory, kept_for_opaque, needed_calls
+from gpustreamlab.analysis._data_order import Memory
+from gpustreamlab.analysis._needed_waits import kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import KERNEL, UPLOAD, Call, Card, Program, Work
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
 
