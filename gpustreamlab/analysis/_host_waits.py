@@ -174,7 +174,8 @@ def host_waits(trace: Trace) -> HostWaits:
     waited_ns = np.zeros(len(trace.lanes), np.int64)
     for lane in np.unique(trace.lane[row]).tolist():
         own = row[trace.lane[row] == lane]
-        waited_ns[lane] = _common_ns(union_edges(trace.start_ns[own], trace.end_ns[own]), windows)
+        blocked = StepTime([union_edges(trace.start_ns[own], trace.end_ns[own])])
+        waited_ns[lane] = blocked.between(windows[::2], windows[1::2]).sum()
     return HostWaits(
         row=row,
         lane=trace.lane[row].astype(np.int64),
@@ -207,13 +208,6 @@ def capture_edges(trace: Trace) -> Int64Array:
     windows = np.array(trace.metadata.capture_windows or ((first_ns, last_ns),), np.int64)
     bounds_ns = np.clip(windows, first_ns, last_ns)
     return union_edges(bounds_ns[:, 0].copy(), bounds_ns[:, 1].copy())
-
-
-def _common_ns(edges_ns: Int64Array, others_ns: Int64Array) -> int:
-    """Return for how long two unions of intervals have in common."""
-    begins_ns, ends_ns = (np.concatenate((edges_ns[side::2], others_ns[side::2])) for side in (0, 1))
-    either_ns = interval_sum_ns(union_edges(begins_ns, ends_ns))
-    return interval_sum_ns(edges_ns) + interval_sum_ns(others_ns) - either_ns
 
 
 def pageable_copies(trace: Trace) -> Int64Array:
