@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_080, 9),
     "adapters": (1_010, 4),
-    "analysis": (13_250, 37),
+    "analysis": (13_350, 37),
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (4_600, 15),
