@@ -19,6 +19,7 @@ from gpustreamlab.analysis._busy import (
     per_row,
     sm_kinds,
     stream_extent,
+    sweep,
     turns_of,
     union_edges,
     used_stream_count,
@@ -31,13 +32,12 @@ from gpustreamlab.analysis._compare import (
     comparison_tables,
     wall_line,
 )
-from gpustreamlab.analysis._data_order import DATA_KINDS, NEEDS, DataEdges, WaitNeeds, data_edges, wait_needs
+from gpustreamlab.analysis._data_order import DATA_KINDS, data_edges
 from gpustreamlab.analysis._expect import (
     NOTHING_TIMED,
     Check,
     Checked,
     Missed,
-    Verdict,
     check_expression,
     expect_faster,
     expect_no_host_waits,
@@ -73,6 +73,7 @@ from gpustreamlab.analysis._idle_and_path import (
     critical_path,
     idle,
 )
+from gpustreamlab.analysis._needed_waits import NEEDS, wait_needs
 from gpustreamlab.analysis._overlap import (
     Concurrency,
     Overlap,

@@ -15,14 +15,15 @@ from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
 from gpustreamlab.analysis._host_waits import copy_rates
-from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, in_launch_order, read_program
+from gpustreamlab.analysis._needed_waits import needed_calls
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import Cause, Change, Int64Array, SpanKind
 
-MOST_WORKS, PIECES = 2_000, 4
+MOST_WORKS, PIECES = 1_600, 4
 """Of runs with more work so many pieces, with so much work together, are scheduled anew and stand for the whole."""
 LEAST_SHARE = 0.02
 """A change that gains less than this share of the run is not worth telling."""
@@ -124,6 +125,12 @@ class Advice:
         return is_known and not self.is_bound
 
     @property
+    def needed_calls(self) -> frozenset[int]:
+        """Calls whose waits the host may need for what it launches next, as rows of the trace: they stay in all changes."""
+        kept = ((run.program.calls, needed_calls(run.program, run.memory)) for run in self.runs)
+        return frozenset(calls[number].row for calls, numbers in kept for number in numbers)
+
+    @property
     def gain_ns(self) -> int:
         """What all steps gain together, in ns."""
         return sum(step.gain_ns for step in self.steps)
@@ -198,10 +205,7 @@ def _read_piece(trace: Trace, rows: Int64Array, until_ns: int) -> Run:
     is_call = (trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & (trace.start_ns >= from_ns) & (trace.start_ns < until_ns)
     chosen = np.sort(np.concatenate((rows, np.flatnonzero(is_call))))
     part = trace[chosen]
-    run = read_run(part, np.searchsorted(chosen, rows))
-    works = tuple(work._replace(row=int(chosen[work.row])) for work in run.program.works)
-    calls = tuple(call._replace(row=int(chosen[call.row])) if call.row >= 0 else call for call in run.program.calls)
-    return run.with_program(works=works, calls=calls)
+    return read_run(part, np.searchsorted(chosen, rows), [*chosen.tolist(), -1])
 
 
 class Delays(NamedTuple):
@@ -294,13 +298,17 @@ def _launch_ns(run: Run) -> int:
     return int(np.median(launches_ns)) if launches_ns else 0
 
 
-def read_run(trace: Trace, rows: Int64Array) -> Run:
-    """Read the program of a trace, and calibrate it."""
-    program = read_program(trace, rows)
-    rows = np.array([work.row for work in program.works], np.int64)
+def read_run(trace: Trace, rows: Int64Array, row_of: Sequence[int] | None = None) -> Run:
+    """Read the program of a trace, and calibrate it; of a part of a trace with its rows as they are in the whole, -1 behind."""
+    run = run_of(trace, read_program(trace, rows))
+    lasted_ns = trace.duration_ns[[work.row for work in run.program.works]]
+    if row_of is not None:
+        works = tuple(Work(row_of[work.row], *work[1:]) for work in run.program.works)
+        calls = tuple(Call(row_of[call.row], *call[1:]) for call in run.program.calls)
+        run = run.with_program(works=works, calls=calls)
     with suppress(Impossible):  # then `replay` says so again
-        program = calibrate(program, trace.end_ns[rows] - trace.start_ns[rows])
-    return run_of(trace, program)
+        run = replace(run, program=calibrate(run.program, lasted_ns))
+    return run
 
 
 def run_of(trace: Trace, program: Program) -> Run:
@@ -443,9 +451,8 @@ def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _Stat
     steps: list[Step] = []
     left = list(options)
     while left and len(steps) < MOST_STEPS:
-        found = [(option, after) for option in left if (after := state.with_option(option)) is not None]
-        worth = [one for one in found if state.wall_ns - one[1].wall_ns > least_ns * (LAST_TIMES if one[0].is_last else 1)]
-        first = [one for one in worth if not one[0].is_last] or worth
+        first = _worth(state, [one for one in left if not one.is_last], least_ns)
+        first = first or _worth(state, [one for one in left if one.is_last], LAST_TIMES * least_ns)
         if not first:
             break
         most_ns = max(state.wall_ns - after.wall_ns for _, after in first)
@@ -459,6 +466,12 @@ def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _Stat
     if not steps:
         steps, state = _together(state, options, least_ns)
     return steps, state
+
+
+def _worth(state: _State, options: Iterable[Option], least_ns: float) -> list[tuple[Option, _State]]:
+    """Return the changes that gain more than this alone, and what the run then is."""
+    found = ((option, state.with_option(option)) for option in options)
+    return [(option, after) for option, after in found if after is not None and state.wall_ns - after.wall_ns > least_ns]
 
 
 def _together(state: _State, options: Sequence[Option], least_ns: float) -> tuple[list[Step], _State]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from itertools import pairwise
+from threading import RLock
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +34,36 @@ THREADED_ROWS = 500_000  # From how many rows on a second thread pays
 WINDOW_EDGES = 1 << 17  # About how many edges one window of the sweep holds
 MASK_LANES = 16  # How many lanes one bit mask holds: 2 to the power of this many sums are kept
 LONGEST_WINDOW_NS = 1 << 57  # Times within a window and what they are of share 64 bits
+KEPT_TRACES = 2  # Of how many traces it is remembered what was found, about as much memory again as they take
 SMALL_RANGE = 1 << 16  # Values within a range like this are looked up in a table, however few there are
 
 _ON_STREAMS = np.array([kind in {SpanKind.RANGE, *DEVICE_WORK} for kind in SPAN_KINDS])
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Window = tuple[int, int]
+
+
+def of_each_trace(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Let a function of a trace remember what it returned for the last ones, as long as they live: no trace changes.
+
+    What it returns must not hold the trace, and nobody may write into it.
+    """
+    kept: WeakKeyDictionary[Trace, dict[tuple[Any, ...], _Result]] = WeakKeyDictionary()
+    lock = RLock()  # who asks while another thread works it out waits for that
+
+    @wraps(function)
+    def asked(trace: Trace, *options: Any) -> _Result:
+        with lock:
+            known = kept.get(trace)
+            if known is None:
+                for old in [*kept][: 1 + len(kept) - KEPT_TRACES]:
+                    kept.pop(old, None)
+                known = kept[trace] = {}
+            if options not in known:
+                known[options] = function(trace, *options)
+            return known[options]
+
+    return asked
 
 
 class Basis(NamedTuple):
@@ -237,12 +264,6 @@ def require_one_rank(trace: Trace, rows: BoolArray, function: str) -> None:
 # Edges: when something became busy and idle
 
 
-def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[Int64Array]:
-    """Return when each lane became busy and idle with spans of kinds that count: start, end, start, end, increasing."""
-    # Nested, repeated and touching spans count once; spans of no length do not count. One array a lane, threads too.
-    return edges_of(trace, counted_rows(trace, kinds))
-
-
 def busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
     """Add up for how long each lane was busy with some of the rows, in ns."""
     return sum(map(interval_sum_ns, edges_of(trace, rows))) if rows.any() else 0
@@ -362,6 +383,55 @@ def count_steps(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
     return times_ns, counts
 
 
+class StepTime:
+    """How long, up to any time, any stream was busy, and how long exactly one was."""
+
+    def __init__(self, edges: list[Int64Array]) -> None:
+        self.steps = count_steps(edges)
+        """As `count_steps` returns them."""
+        time_ns, depth = self.steps
+        # When any, and when exactly one, began and ceased to be busy: far fewer times than steps.
+        self._edges = [time_ns[np.diff(counts, prepend=False)] for counts in (depth > 0, depth == 1)]
+        self._sums_ns = [np.append(0, np.cumsum(edges_ns[1::2] - edges_ns[::2])) for edges_ns in self._edges]
+
+    @property
+    def pauses_ns(self) -> tuple[Int64Array, Int64Array]:
+        """Between two times of work: from when and until when nothing ran; shape (n_pauses,) each, in ns."""
+        return self._edges[False][1:-1:2], self._edges[False][2::2]
+
+    def up_to(self, time_ns: Int64Array, *, alone: bool = False) -> Int64Array:
+        """Return for how long any stream had been busy by these times, or for how long exactly one; same shape, in ns.
+
+        Examples
+        --------
+        >>> steps = StepTime([np.array([0, 10]), np.array([5, 20])])
+        >>> steps.up_to(np.array([7, 25])), steps.up_to(np.array([7, 25]), alone=True)
+        (array([ 7, 20]), array([ 5, 15]))
+        """
+        edges_ns, sums_ns = self._edges[alone], self._sums_ns[alone]
+        if not len(edges_ns):
+            return np.zeros(len(time_ns), np.int64)
+        place = np.searchsorted(edges_ns, time_ns, side="right")
+        found: Int64Array = sums_ns[place >> 1] + (time_ns - edges_ns[place - 1]) * (place & 1)
+        return found
+
+    def between(self, from_ns: Int64Array, to_ns: Int64Array, *, alone: bool = False) -> Int64Array:
+        """Return for how long between two times any stream was busy, or exactly one; same shape as the times, in ns.
+
+        Examples
+        --------
+        >>> StepTime([np.array([0, 10, 20, 30])]).between(np.array([5, 12]), np.array([25, 15])).tolist()
+        [10, 0]
+        """
+        return self.up_to(to_ns, alone=alone) - self.up_to(from_ns, alone=alone)
+
+    @property
+    def longest_alone_ns(self) -> tuple[int, int]:
+        """The longest time in which exactly one was busy: from when to when, in ns."""
+        place = 2 * int(np.argmax(np.diff(self._edges[True])[::2]))
+        return int(self._edges[True][place]), int(self._edges[True][place + 1])
+
+
 def count_durations(edges: Sequence[Int64Array]) -> Int64Array:
     """Return how long exactly k lanes were busy, for any number of lanes; shape (n_lanes + 1,), int64, in ns; [0] is 0."""
     times_ns, counts = count_steps(edges)
@@ -388,6 +458,47 @@ def _swept(work: Callable[[_Window], _Result], edges: Sequence[Int64Array]) -> l
     inner = {*samples[:: max(1, WINDOW_EDGES // stride)].tolist(), *range(begin_ns, end_ns, LONGEST_WINDOW_NS)}
     borders = [*sorted(border for border in inner if begin_ns <= border < end_ns), end_ns]
     return map_threaded(work, list(pairwise(borders)), row_count=sum(map(len, busy)))
+
+
+# The sweep of a trace: what most answers begin with
+
+
+class Sweep(NamedTuple):
+    """When the lanes of a trace were busy with what counts, and how many at once."""
+
+    by_lane: tuple[Int64Array, ...]  # Rows of each lane that has any, in the order of their starts
+    edges: list[Int64Array]  # When each lane became busy and idle, see `busy_edges`
+    steps: StepTime  # How many were busy
+
+
+@of_each_trace
+def sweep(trace: Trace, kinds: tuple[SpanKind, ...] | None = None) -> Sweep:
+    """Return the sweep of a trace, of all kinds that count if none are given."""
+    if kinds is None:
+        return sweep(trace, counted_kinds(trace))
+    return sweep_of(trace, counted_rows(trace, kinds))
+
+
+def sweep_of(trace: Trace, rows: BoolArray) -> Sweep:
+    """Return the sweep of some rows of a trace."""
+    kept, offsets = rows_by_group(trace.lane, len(trace.lanes), rows)
+    parts = np.split(np.arange(len(trace)) if kept is None else kept, offsets[1:-1])
+
+    def swept(part: Int64Array) -> tuple[Int64Array, Int64Array]:
+        start_ns = trace.start_ns[part]
+        if not (start_ns[1:] >= start_ns[:-1]).all():
+            part = part[np.argsort(start_ns, kind="stable")]
+        return part, union_edges(trace.start_ns[part], trace.end_ns[part])
+
+    found = map_threaded(swept, parts, row_count=len(trace))
+    edges = [edges for _, edges in found]
+    return Sweep(tuple(part for part, _ in found if len(part)), edges, StepTime(edges))
+
+
+def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[Int64Array]:
+    """Return when each lane became busy and idle with spans of kinds that count: start, end, start, end, increasing."""
+    # Nested, repeated and touching spans count once; spans of no length do not count. One array a lane, threads too.
+    return sweep(trace, None if kinds is None else tuple(kinds)).edges
 
 
 def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:

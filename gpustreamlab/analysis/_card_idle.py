@@ -7,12 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import is_work, require_one_rank, require_trace, union_edges
-from gpustreamlab.analysis._calls import innermost_range
+from gpustreamlab.analysis._busy import StepTime, is_work, require_one_rank, require_trace, sweep, union_edges
+from gpustreamlab.analysis._host_waits import innermost_range
 from gpustreamlab.analysis._pieces import launch_calls
-from gpustreamlab.analysis._report import Answer, ReportTable, listed
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, name_group
-from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.analysis._stacks import FunctionCount, count_functions
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Int64Array, SpanKind
 
 _HOST, _SAMPLE, _RANGE, _ANNOTATION = (
@@ -86,7 +87,7 @@ class CardIdle(Answer):
     """Where the thread that launched the work behind these gaps was until it had: calls by name, and in ns; longest first.
     Time in none goes to the innermost range around it, such as an operation of torch or one of NVTX, and to `NO_CALL` where
     there is none; `LAUNCHED` stands for that from a launch to the start. Empty where no calls are in the trace."""
-    functions: tuple[tuple[str, int], ...]
+    functions: tuple[FunctionCount, ...]
     """Functions of Python in which that thread was seen in the gaps until the launch, and how often; most first. Empty without
     samples."""
     steps: Repeats
@@ -194,8 +195,7 @@ def card_idle(trace: Trace) -> CardIdle:
     require_one_rank(trace, is_counted, "card_idle")
     rows = np.flatnonzero(is_counted)
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
-    edges = union_edges(trace.start_ns[rows], trace.end_ns[rows])
-    starts, ends = edges[1:-1:2], edges[2::2]
+    starts, ends = sweep(trace, DEVICE_WORK).steps.pauses_ns
     by_end = rows[np.argsort(trace.end_ns[rows], kind="stable")]
     behind = rows[np.searchsorted(trace.start_ns[rows], ends)]
     launch = launch_calls(trace)[behind] if len(behind) else behind
@@ -207,9 +207,9 @@ def card_idle(trace: Trace) -> CardIdle:
         before=by_end[np.searchsorted(trace.end_ns[by_end], starts)],
         start_ns=starts,
         duration_ns=ends - starts,
-        wall_ns=int(edges[-1] - edges[0]) if len(edges) else 0,
+        wall_ns=int(trace.end_ns[by_end[-1]] - trace.start_ns[rows[0]]) if len(rows) else 0,
         calls=_held_by(trace, thread, starts, held_ends, ends),
-        functions=_seen_in(trace, starts, held_ends),
+        functions=count_functions(trace, np.full(len(starts), thread), starts, held_ends),
         steps=_with_calls(_find_steps(trace, rows, starts, ends), trace, thread, (starts, held_ends, ends)),
     )
 
@@ -225,30 +225,15 @@ def _launched_ns(trace: Trace, behind: Int64Array, launch: Int64Array, starts: I
 def _thread_of(trace: Trace, launch: Int64Array) -> int:
     """Return the lane of the thread that launched most of the work, or else made most calls; -1 where there are no calls."""
     calls = launch[launch >= 0]
-    calls = calls if len(calls) else np.flatnonzero(trace.kind == _HOST)
+    calls = calls if len(calls) else np.flatnonzero((trace.kind == _HOST) | (trace.kind == _SAMPLE))
     return int(np.bincount(trace.lane[calls]).argmax()) if len(calls) else -1
 
 
 def _by_pair(found: CardIdle) -> list[tuple[str, str, int, int]]:
     """Return names behind and before gaps with how many and how long, longest first."""
     trace = found.trace
-    keys, place = np.unique(np.stack((trace.name[found.before], trace.name[found.row])), axis=1, return_inverse=True)
-    place = place.reshape(-1)
-    counts = np.bincount(place)
-    sums = np.zeros(len(counts), np.int64)
-    np.add.at(sums, place, found.duration_ns)
-    order = np.argsort(-sums, kind="stable").tolist()
-    names = trace.names
-    return [(names[int(keys[0, one])], names[int(keys[1, one])], int(counts[one]), int(sums[one])) for one in order]
-
-
-def _idle_before_ns(starts: Int64Array, ends: Int64Array, times_ns: Int64Array) -> Int64Array:
-    """Return how much of the gaps lies before each of some times, in ns."""
-    total = np.concatenate(([0], np.cumsum(ends - starts)))
-    place = np.searchsorted(starts, times_ns, side="right")
-    last = np.maximum(place - 1, 0)
-    inside: Int64Array = np.where(place > 0, np.minimum(times_ns, ends[last]) - starts[last], 0)
-    return total[last] + inside
+    pairs = add_up([trace.name[rows].astype(np.int64) for rows in (found.before, found.row)], found.duration_ns)
+    return [(trace.names[behind], trace.names[before], count, idle_ns) for (behind, before), count, idle_ns in pairs]
 
 
 def _held_by(
@@ -258,9 +243,7 @@ def _held_by(
     if thread < 0 or not len(starts):
         return ()
     calls = np.flatnonzero((trace.kind == _HOST) & (trace.lane == thread))
-    held_ns = _idle_before_ns(starts, held_ends, trace.end_ns[calls]) - _idle_before_ns(
-        starts, held_ends, trace.start_ns[calls]
-    )
+    held_ns = StepTime([union_edges(starts, held_ends)]).between(trace.start_ns[calls], trace.end_ns[calls])
     by_name = np.zeros(len(trace.names), np.int64)
     np.add.at(by_name, trace.name[calls], held_ns)
     told = [(trace.names[code], int(by_name[code])) for code in np.flatnonzero(by_name).tolist()]
@@ -305,17 +288,6 @@ def _with_calls(steps: Repeats, trace: Trace, thread: int, gaps: tuple[Int64Arra
     return replace(steps, calls=_held_by(trace, thread, starts[inside], held_ends[inside], ends[inside]))
 
 
-def _seen_in(trace: Trace, starts: Int64Array, ends: Int64Array) -> tuple[tuple[str, int], ...]:
-    """Count in which functions Python stood in the gaps."""
-    samples = np.flatnonzero(trace.kind == _SAMPLE)
-    if not len(samples) or not len(starts):
-        return ()
-    place = np.searchsorted(starts, trace.start_ns[samples], side="right") - 1
-    inside = (place >= 0) & (trace.start_ns[samples] < ends[np.maximum(place, 0)])
-    counts = np.bincount(trace.name[samples[inside]], minlength=len(trace.names))
-    return tuple((trace.names[code], int(counts[code])) for code in np.argsort(-counts, kind="stable").tolist() if counts[code])
-
-
 def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64Array) -> Repeats:
     """Find what a run repeats: ranges first, then work, which is given in the order of its starts."""
     marks = np.flatnonzero((trace.kind == _RANGE) | (trace.kind == _ANNOTATION))
@@ -332,14 +304,9 @@ def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64A
         if chosen is marks and trace.kind[own[0]] == _ANNOTATION:  # on the host: a step begins with what it launched first
             queued_ns = np.maximum.accumulate(trace.queued_ns[rows])
             began_ns = trace.start_ns[rows[np.minimum(np.searchsorted(queued_ns, began_ns), len(rows) - 1)]]
-        before_ns = _idle_before_ns(starts, ends, began_ns) if len(starts) else np.zeros(len(began_ns), np.int64)
-        return Repeats(
-            name=groups[int(trace.name[own[0]])],
-            start_ns=began_ns[:-1],
-            duration_ns=np.diff(began_ns),
-            idle_ns=np.diff(before_ns),
-            calls=(),
-        )
+        idle_ns = StepTime([union_edges(starts, ends)]).between(began_ns[:-1], began_ns[1:])
+        name, lasted_ns = groups[int(trace.name[own[0]])], np.diff(began_ns)
+        return Repeats(name=name, start_ns=began_ns[:-1], duration_ns=lasted_ns, idle_ns=idle_ns, calls=())
     nothing = np.empty(0, np.int64)
     return Repeats(name="", start_ns=nothing, duration_ns=nothing, idle_ns=nothing, calls=())
 

@@ -11,13 +11,14 @@ from itertools import chain
 import numpy as np
 
 from gpustreamlab.analysis._busy import (
+    StepTime,
     lane_devices,
     lane_processes,
     map_threaded,
     per_row,
+    sweep,
     union_edges,
 )
-from gpustreamlab.analysis._calls import contain, lasted_ns, longest_call, named_calls, thread_lanes, time_in_calls
 from gpustreamlab.analysis._device_causes import (
     CODES,
     FEW,
@@ -34,8 +35,17 @@ from gpustreamlab.analysis._device_causes import (
     part_of,
     piece_of,
 )
-from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
-from gpustreamlab.analysis._pieces import Pieces, StepTime, last_of_others
+from gpustreamlab.analysis._host_waits import (
+    contain,
+    is_blocking,
+    lasted_ns,
+    longest_call,
+    named_calls,
+    pageable_copies,
+    thread_lanes,
+    time_in_calls,
+)
+from gpustreamlab.analysis._pieces import Pieces, last_of_others
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
@@ -95,10 +105,9 @@ class Found:
 
     def once_each(self) -> Found:
         """Return the same, with one row for a piece that the same work held up until its launch, and from then to its start."""
-        key = (self.piece * len(CODES) + self.cause) * (self.before.max() + 2) + self.before
-        ordered = np.sort(key)  # np.unique hashes, which takes four times as long
-        if (ordered[1:] != ordered[:-1]).all():
+        if np.bincount(self.piece).max(initial=0) < 2:
             return self
+        key = (self.piece * len(CODES) + self.cause) * (self.before.max() + 2) + self.before
         order = np.lexsort((-self.waited_ns, key))
         firsts = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))
         sums = {name: np.add.reduceat(getattr(self, name)[order], firsts) for name in ("waited_ns", "saves_ns")}
@@ -381,8 +390,7 @@ def idle_in_calls(trace: Trace, pieces: Pieces) -> Iterator[tuple[Cause, Int64Ar
     told = [(cause, calls) for cause, calls in _blocking_calls(trace, tuple(_slow_launches(trace))) if cause in IN_CALLS]
     if not any(len(calls) for _, calls in told):
         return
-    busy = union_edges(trace.start_ns[pieces.counted], trace.end_ns[pieces.counted])
-    from_ns, to_ns = busy[1:-1:2], busy[2::2]
+    from_ns, to_ns = sweep(trace).steps.pauses_ns
     rows = np.flatnonzero(pieces.counted)
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     row = rows[np.searchsorted(trace.start_ns[rows], to_ns)]

@@ -1,6 +1,6 @@
 """Changes of a program, as pure functions: what it would be if one thing were done in another way.
 
-Where a change takes an order away that a wait gave, the data keep what is needed of it: see `_data_order`.
+Where a change takes an order away that a wait gave, the data keep what is needed of it: see `_needed_waits`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpustreamlab.analysis._data_order import Memory, Touch, across, host_orders, kept_for_opaque, needed_calls
+from gpustreamlab.analysis._data_order import Memory, Touch
+from gpustreamlab.analysis._needed_waits import across, host_orders, kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work
 from gpustreamlab.typing import Int64Array
 

@@ -285,7 +285,7 @@ class _Side:
 
     def __init__(self, trace: Trace, kinds: tuple[SpanKind, ...], *, with_ranges: bool) -> None:
         edges = busy_edges(trace, kinds)
-        self.concurrency = concurrency(trace, edges)
+        self.concurrency = concurrency(trace, kinds)
         self._busy_ns = np.array(list(map(interval_sum_ns, edges)), np.int64)
         self._trace, self._counted = trace, _Spans(trace, counted_rows(trace, kinds))
         is_range = trace.kind == RANGE_CODE

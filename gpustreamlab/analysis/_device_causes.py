@@ -7,8 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import count_durations, distinct, interval_sum_ns, is_work, lane_devices, per_row, union_edges
-from gpustreamlab.analysis._calls import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
+from gpustreamlab.analysis._busy import (
+    count_durations,
+    distinct,
+    interval_sum_ns,
+    is_work,
+    lane_devices,
+    per_row,
+    sweep,
+    union_edges,
+)
+from gpustreamlab.analysis._host_waits import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, work_before
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -140,6 +149,8 @@ def _tests(
         return began_as
 
     def front(work: BoolArray) -> tuple[Int64Array, BoolArray]:
+        if not work.any():
+            return np.full(len(row), -1, np.int64), np.zeros(len(row), bool)
         found = _front_on_card(trace, work, row, pieces.idle_since_ns[held], pieces.latency_ns)
         return found, near(found)
 
@@ -187,7 +198,7 @@ def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolAr
     device, channels = lane_devices(trace), hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before
-    used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
+    used = np.bincount(device[[int(trace.lane[part[0]]) for part in sweep(trace).by_lane]], minlength=len(trace.devices))
     is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
     left = np.flatnonzero(near & ~is_known)

@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import MOST_WORKS, Advice, Step, advise, delays_with_priority, read_run
+from gpustreamlab.analysis._advice import MOST_WORKS, Advice, Step, advise, read_run
 from gpustreamlab.analysis._advice_text import step_texts
 from gpustreamlab.analysis._busy import (
+    StepTime,
     counted_kinds,
     counted_rows,
     distinct,
@@ -21,21 +22,22 @@ from gpustreamlab.analysis._busy import (
     require_trace,
 )
 from gpustreamlab.analysis._card_idle import card_idle
-from gpustreamlab.analysis._causes import LONGER, Found, find_causes, idle_in_calls
+from gpustreamlab.analysis._causes import LONGER, Found, find_causes
 from gpustreamlab.analysis._changes import Run, apart, in_one_stream
-from gpustreamlab.analysis._data_order import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
-from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, make_room
+from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
+from gpustreamlab.analysis._host_findings import CALLED, finding_of, idle_call_findings, short_and_late, sooner, texts_of_call
+from gpustreamlab.analysis._needed_waits import NEEDED
 from gpustreamlab.analysis._overlap import concurrency
-from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns, pieces_on_time
+from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pieces, needed_chain_ns
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.analysis._stacks import find_host_bound, name_threads, with_operation
+from gpustreamlab.analysis._stacks import find_host_bound, name_threads
 from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.model import Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
 
 PAIRS_TOLD = 4  # Up to how many pairs of streams are told apart for one cause; what more cost is added up
@@ -53,23 +55,19 @@ OF_HOST = (
     Cause.PROFILER_OVERHEAD,
 )
 """What a program does all the time without harm; told where something is to be gained."""
-CALLED = (Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.QUEUE_FULL, Cause.PROFILER_OVERHEAD)
-"""Causes whose calls are simply too long: what the run would be without is scheduled anew."""
 SAME_KIND = (frozenset({Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM}), frozenset({Cause.HOST_LATE, Cause.LAUNCH_BOUND}))
 """Causes that one change mends together."""
 NOT_TRIED = (Cause.HOST_LATE, Cause.NOT_OFFERED, Cause.HOST_FUNC, Cause.SERIALISED_BY_TOOL, Cause.LEGACY_STREAM, Cause.UNKNOWN)
 """Causes that are not scheduled anew without: whether what the host does could be done earlier nobody knows."""
 LEFT_AS_IT_IS = "Leave it as it is: scheduled anew without it the run is no shorter."
+HOST_NEEDS_IT = (
+    "Keep this wait: the host may read what it waits for, or write over what was copied, before it launches what comes next."
+)
 NO_GAIN: Mapping[Cause, str] = MappingProxyType(
     dict.fromkeys((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAUNCH_BOUND, Cause.PAGEABLE_COPY), LEFT_AS_IT_IS)
     | dict.fromkeys((Cause.PARTITION_SMALL, *CALLED), LEFT_AS_IT_IS)
 )
 """What is to be done where it is known that nothing is gained; for other causes what is always said."""
-SHARED = "Both need the SMs."
-FEWEST_LATE, SHORT_SHARE, LATE_TIMES, LATE_SHARE = 4, 0.1, 5, 0.01
-"""A stream of so many kernels, which take so little of the run, is told of where 5% of them wait for so many times what they
-take, and for so much of the run."""
-LEAST_DELAY = 0.1  # By which share of the delay work has to begin sooner for a priority to be told
 SLOWED_TOLD = 4  # How many kernels that were slowed are told by their names
 IDLE_SHARE = 0.05  # From which share of that time on it is told that the card was idle while the host was in a call
 NOT_OFFERED_SHARE = 0.2
@@ -171,8 +169,8 @@ def _of_row(trace: Trace, rows: BoolArray, row: int) -> Explanation:
 def _explanation(
     trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
 ) -> Explanation:
-    whole = concurrency(trace[rows]) if is_part else concurrency(trace, pieces.edges, pieces.steps.steps)
-    used, chain_ns = np.unique(trace.lane[rows]), needed_chain_ns(pieces)
+    whole = concurrency(trace if np.array_equal(rows, pieces.counted) else trace[rows])
+    used, chain_ns = np.flatnonzero(np.bincount(trace.lane[rows])), needed_chain_ns(pieces)
     shares = whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else ""
     result = Explanation(
         findings=(),
@@ -201,10 +199,10 @@ def _explanation(
         asked = set() if least_ns is not None else {*used.tolist()} if is_part else {*range(len(trace.lanes))}
         findings = _with_steps(trace, advice, findings, asked)
         if least_ns is None and advice.is_certain:
-            findings += _short_and_late(trace, rows, advice, findings)
+            findings += short_and_late(trace, rows, advice, findings)
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
     if least_ns is None and not is_part:
-        findings += _idle_in_calls(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
+        findings += idle_call_findings(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
     return replace(result, findings=tuple(sorted(findings, key=_rank)))
@@ -293,8 +291,8 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], asked
             continue
         first = works[step.places[0] if step.places else 0]
         held = step.held or [(call.row, works[call.works[0]].row) for call in step.shortened]
-        base = joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, held)
-        text, fix = _texts_of_call(trace, base) if step.shortened and not own else step_texts(trace, step)
+        base = joined(own) if own else finding_of(trace, first.row, step.cause, step.gain_ns, held)
+        text, fix = texts_of_call(trace, base) if step.shortened and not own else step_texts(trace, step)
         told.append(
             replace(
                 base,
@@ -325,108 +323,12 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
     if finding.code in NOT_TRIED:
         return finding
     if finding.code is Cause.GRID_FILLS_DEVICE:
-        return replace(finding, bound_ns=0, fix=_sooner(trace, advice, finding))
+        return replace(finding, bound_ns=0, fix=sooner(trace, advice, finding))
+    if finding.code in SAME_KIND[0] and not advice.needed_calls.isdisjoint(finding.pieces.call_row.tolist()):
+        return replace(finding, bound_ns=0, fix=HOST_NEEDS_IT)
     if finding.code is Cause.EVENT_WAIT and not (finding.pieces.need == NEEDED).any():
         return replace(finding, bound_ns=0, fix=LEFT_AS_IT_IS)
     return replace(finding, bound_ns=0, fix=NO_GAIN.get(finding.code, finding.fix))
-
-
-def _idle_in_calls(trace: Trace, pieces: Pieces, findings: Sequence[Finding], least_ns: int) -> list[Finding]:
-    """Tell of calls that held the host while the whole card was idle, by their names, where that is not told already."""
-    told = {(one.code, trace.name[one.call_row]) for one in findings if one.call_row >= 0}
-    if any(one.saves_ns and one.code in CALLED for one in findings):
-        return []
-    found = []
-    for code, row, call, inside_ns in idle_in_calls(trace, pieces):
-        for name in np.unique(trace.name[call]).tolist():
-            own = np.flatnonzero(trace.name[call] == name)
-            total_ns, longest = int(inside_ns[own].sum()), own[np.argmax(inside_ns[own])]
-            if total_ns < least_ns or (code, name) in told:
-                continue
-            base = _finding_of(
-                trace, int(row[longest]), code, total_ns, [*zip(call[own].tolist(), row[own].tolist(), strict=True)]
-            )
-            text, fix = _texts_of_call(trace, base)
-            idle = f" Nothing ran on the card meanwhile: {format_ns(total_ns)} in all."
-            base = replace(base, text=text + idle, fix=fix, bound_ns=total_ns, waited_ns=total_ns)
-            found.append(with_operation(trace, pieces, base))
-    return found
-
-
-def _texts_of_call(trace: Trace, finding: Finding) -> tuple[str, str]:
-    """Say what happened in the call of a finding, and what to do."""
-    words = {"piece": 0, "before": -1, "call": finding.call_row, "waited_ns": finding.waited_ns}
-    return finding_texts(finding.code, trace, finding.pieces, **words, is_proved=True, need=NOT_NEEDED)
-
-
-def _short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequence[Finding]) -> list[Finding]:
-    """Find streams of short kernels that wait for long behind a full card: that costs the run nothing, and each much."""
-    found = []
-    told = {one.stream for one in findings if one.code is Cause.GRID_FILLS_DEVICE}
-    for lane in np.unique(trace.lane[rows]).tolist():
-        own = np.flatnonzero(rows & (trace.lane == lane) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
-        lasted_ns, stream = trace.end_ns[own] - trace.start_ns[own], trace.lanes[lane].name
-        if len(own) < FEWEST_LATE or stream in told or lasted_ns.sum() > SHORT_SHARE * advice.measured_ns:
-            continue
-        free_ns = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[own])[:-1])
-        late_ns = trace.start_ns[own] - np.maximum(trace.queued_ns[own], free_ns)
-        longest = int(np.argmax(late_ns))
-        worth_ns = max(LATE_TIMES * int(np.median(lasted_ns)), LATE_SHARE * advice.measured_ns)
-        if np.quantile(late_ns, 0.95) < worth_ns or (delays := delays_with_priority(advice, lane)) is None:
-            continue
-        row = int(own[longest])
-        base = _finding_of(trace, row, Cause.GRID_FILLS_DEVICE, int(late_ns[longest]))
-        # Latency is the loss here, not throughput: with priority or without the whole takes as long.
-        others = np.flatnonzero(rows & (trace.lane != lane) & (trace.start_ns < trace.start_ns[row]))
-        before = int(others[np.argmax(trace.end_ns[others])]) if len(others) else row
-        helps = delays[1].most_ns <= 0.5 * delays[0].most_ns
-        fix = _sooner(trace, advice, base) if helps else make_room(trace, row, before)
-        most_ns, median_ns = (format_ns(int(np.quantile(late_ns, share))) for share in (0.95, 0.5))
-        waited = f"{median_ns} in the median, and 5% of them {most_ns} or longer"
-        text = f"{len(own):,} short kernels of {stream!r} waited for room on the SMs: {waited}."
-        found.append(replace(base, text=text, fix=fix, piece_count=len(own), waited_ns=int(late_ns.sum()), other_row=before))
-    return found
-
-
-def _sooner(trace: Trace, advice: Advice, finding: Finding) -> str:
-    """Say how much sooner work would begin with priority, where all of it takes as long in any order."""
-    before = finding.other_row
-    if before >= 0 and trace.lanes[int(trace.lane[finding.row])].priority < trace.lanes[int(trace.lane[before])].priority:
-        return f"{SHARED} {make_room(trace, finding.row, before)}"
-    told = delays_with_priority(advice, int(trace.lane[finding.row]))
-    if told is None or told[0].most_ns - told[1].most_ns < LEAST_DELAY * told[0].most_ns:
-        return f"{SHARED} In another order they take as long."
-    stream = repr(display_name(finding.stream, 40))
-    (median_ns, most_ns), after = told
-    return (
-        f"{SHARED} In all they take as long in any order. With priority, lab.stream({stream}, priority=-1), work of {stream} "
-        f"would begin {format_ns(after.median_ns)} after it could (median; {format_ns(median_ns)} now), 95% of it within "
-        f"{format_ns(after.most_ns)} ({format_ns(most_ns)} now). Blocks that run are not pushed out."
-    )
-
-
-def _finding_of(trace: Trace, row: int, code: Cause, waited_ns: int, held: Sequence[tuple[int, int]] = ()) -> Finding:
-    """Make a finding of work that was not late, to be told with other words; of calls that stood still, with their work."""
-    pieces = pieces_on_time(trace, row, waited_ns, held)
-    row = int(pieces.row[0])
-    stream = trace.lanes[int(trace.lane[row])].name
-    return Finding(
-        code=code,
-        certainty=Certainty.PROVED,
-        stream=stream,
-        other=None,
-        saves_ns=0,
-        bound_ns=0,
-        waited_ns=0,
-        piece_count=len(pieces.row),
-        pair_count=1,
-        row=row,
-        other_row=-1,
-        call_row=int(pieces.call_row[0]),
-        text="",
-        fix="",
-        pieces=pieces,
-    )
 
 
 def _not_offered(
@@ -447,25 +349,9 @@ def _not_offered(
     happened, fix = TEXTS[Cause.NOT_OFFERED]
     stream = trace.lanes[int(trace.lane[row])].name
     words = {"missing": format_ns(missing_ns), "stream": display_name(stream, 40), "longest": format_ns(to_ns - from_ns)}
-    return [
-        Finding(
-            code=Cause.NOT_OFFERED,
-            certainty=Certainty.PROVED,
-            stream=stream,
-            other=None,
-            saves_ns=0,
-            bound_ns=min(missing_ns, unexplained_ns),
-            waited_ns=min(missing_ns, unexplained_ns),
-            piece_count=1,
-            pair_count=1,
-            row=row,
-            other_row=-1,
-            call_row=-1,
-            text=happened.format(**words),
-            fix=fix,
-            pieces=pieces_on_time(trace, row, min(missing_ns, unexplained_ns)),
-        )
-    ]
+    cost_ns = min(missing_ns, unexplained_ns)
+    found = finding_of(trace, row, Cause.NOT_OFFERED, cost_ns)
+    return [replace(found, bound_ns=cost_ns, waited_ns=cost_ns, text=happened.format(**words), fix=fix)]
 
 
 def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:
@@ -508,20 +394,16 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
     on_it = [np.flatnonzero(group & (trace.lane == shared[0])) for group in groups]
     least_ns = min(int(trace.duration_ns[rows].sum()) for rows in on_it)
     first, second = (display_name(name, 40) for name in names)
+    found = finding_of(trace, int(on_it[1][0]), Cause.SAME_LANE, least_ns)
     return [
-        Finding(
-            code=Cause.SAME_LANE,
-            certainty=Certainty.PROVED,
-            stream=stream,
+        replace(
+            found,
             other=stream,
-            saves_ns=0,
             bound_ns=least_ns,
             waited_ns=least_ns,
             piece_count=min(map(len, on_it)),
-            pair_count=1,
-            row=int(on_it[1][0]),
             other_row=int(on_it[0][0]),
-            call_row=-1,
+            pieces=NO_PIECES,
             text=f"{first} and {second} are both on {stream!r}: a stream runs its work in order.",
             fix="If neither needs the other's result, put one on a stream of its own: lab.stream('other').",
         )

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpustreamlab.analysis._data_order import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._device_causes import HARDWARE_QUEUES
+from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._utilization import blocks_that_fit

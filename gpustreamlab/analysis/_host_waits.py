@@ -1,19 +1,19 @@
-"""How long the host was blocked in calls that wait for the device."""
+"""Calls of the host: in which a thread was when, and for how long it was blocked in those that wait for the device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import interval_sum_ns, is_work, lane_processes, require_trace, union_edges
+from gpustreamlab.analysis._busy import StepTime, interval_sum_ns, is_work, lane_processes, require_trace, union_edges
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
 from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Device, Trace, TraceMetadata, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
 
 LEAST_BLOCKED_SHARE = 0.1
 """Which share of a copy from pageable memory its call lasts through if it blocks. One that was staged runs behind its call."""
@@ -21,6 +21,9 @@ HELD_SHARE, LEAST_UNTOLD_NS = 0.5, 100_000
 """The same share where it is not told what memory it is, and how long such a copy takes at least."""
 RETURN_WITHIN_NS = 50_000
 """Within this time of the end of what it waited for a synchronisation returns."""
+MOST_OF, TIMES = 0.5, 1.5
+"""An operation counts for a time in which it was open for more than this share of it, and if it lasts no longer than so many
+times: what does much else says little."""
 _CALLS_OF = {
     KINETO_BACKEND: "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
     NSYS_BACKEND: "nsys profile --trace=cuda,nvtx",
@@ -171,7 +174,8 @@ def host_waits(trace: Trace) -> HostWaits:
     waited_ns = np.zeros(len(trace.lanes), np.int64)
     for lane in np.unique(trace.lane[row]).tolist():
         own = row[trace.lane[row] == lane]
-        waited_ns[lane] = _common_ns(union_edges(trace.start_ns[own], trace.end_ns[own]), windows)
+        blocked = StepTime([union_edges(trace.start_ns[own], trace.end_ns[own])])
+        waited_ns[lane] = blocked.between(windows[::2], windows[1::2]).sum()
     return HostWaits(
         row=row,
         lane=trace.lane[row].astype(np.int64),
@@ -204,13 +208,6 @@ def capture_edges(trace: Trace) -> Int64Array:
     windows = np.array(trace.metadata.capture_windows or ((first_ns, last_ns),), np.int64)
     bounds_ns = np.clip(windows, first_ns, last_ns)
     return union_edges(bounds_ns[:, 0].copy(), bounds_ns[:, 1].copy())
-
-
-def _common_ns(edges_ns: Int64Array, others_ns: Int64Array) -> int:
-    """Return for how long two unions of intervals have in common."""
-    begins_ns, ends_ns = (np.concatenate((edges_ns[side::2], others_ns[side::2])) for side in (0, 1))
-    either_ns = interval_sum_ns(union_edges(begins_ns, ends_ns))
-    return interval_sum_ns(edges_ns) + interval_sum_ns(others_ns) - either_ns
 
 
 def pageable_copies(trace: Trace) -> Int64Array:
@@ -395,3 +392,109 @@ def _row(result: HostWaits, group: WaitGroup) -> list[str]:
         format_ns(group.longest_ns),
         display_name(group.waited_for, _NAME_WIDTH) if group.waited_for else "-",
     ]
+
+
+# In which calls a thread was
+
+
+def named_calls(trace: Trace, told: Callable[[str], object], kind: SpanKind = SpanKind.HOST) -> BoolArray:
+    """Tell which rows are calls of the host, or of another kind, with a name that fits; shape (n_spans,), bool."""
+    by_name = np.array([*(bool(told(name)) for name in trace.names), False])
+    found: BoolArray = trace.kind == SPAN_KINDS.index(kind)
+    rows = np.flatnonzero(found)
+    found[rows] = by_name[trace.name[rows]]
+    return found
+
+
+def thread_lanes(trace: Trace, call: Int64Array) -> Callable[[Int64Array], Int64Array]:
+    """Return what tells of rows the lane of the thread that launched them, or -1; given what `launch_calls` returns."""
+    places = {lane.name: place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST}
+    by_thread = np.array([*(places.get(f"host: {thread}", -1) for thread in trace.threads), -1], np.int64)
+
+    def tell(row: Int64Array) -> Int64Array:
+        lanes: Int64Array = np.where(call[row] >= 0, trace.lane[call[row]], by_thread[trace.thread[row]])
+        return lanes
+
+    return tell
+
+
+def time_in_calls(
+    trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return for how long a thread was in some calls between two times, and the last of these calls, or -1."""
+    inside_ns, last = np.zeros(len(lane), np.int64), np.full(len(lane), -1, np.int64)
+    for thread in np.unique(trace.lane[calls]).tolist():
+        own = calls[trace.lane[calls] == thread]
+        own = own[np.argsort(trace.start_ns[own], kind="stable")]
+        asked = np.flatnonzero(lane == thread)
+        steps = StepTime([union_edges(trace.start_ns[own], trace.end_ns[own])])
+        inside_ns[asked] = steps.between(from_ns[asked], to_ns[asked])
+        place = np.searchsorted(trace.start_ns[own], to_ns[asked], side="left") - 1
+        last[asked] = np.where(place >= 0, own[place], -1)
+    return inside_ns, last
+
+
+def longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+    """Return the longest of some calls in which a thread was between two times, or -1."""
+    longest = np.full(len(lane), -1, np.int64)
+    for thread in np.unique(lane).tolist():
+        own = calls[trace.lane[calls] == thread]
+        own = own[np.argsort(trace.start_ns[own], kind="stable")]
+        asked = np.flatnonzero(lane == thread)
+        by_duration = np.argsort(lasted_ns(trace, own), kind="stable")
+        rank = np.empty(len(own) + 1, np.int64)
+        rank[by_duration], rank[-1] = np.arange(len(own)), -1
+        first = np.searchsorted(np.maximum.accumulate(trace.end_ns[own]), from_ns[asked], side="right")
+        # Slices of a piece each: between them lie those that are not asked for.
+        behind = np.maximum(np.searchsorted(trace.start_ns[own], to_ns[asked], side="left"), first)
+        most = np.maximum.reduceat(rank, np.stack((first, behind), axis=1).ravel())[::2]
+        longest[asked] = np.where(behind > first, np.append(own, -1)[np.append(by_duration, -1)[most]], -1)
+    return longest
+
+
+def open_operations(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+    """Return the innermost range that others named on a thread, in which it was for most of some time, or -1.
+
+    Such are operations of a framework (``aten::copy_``) and ranges of NVTX.
+    """
+    found, ranges = np.full(len(lane), -1, np.int64), np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.ANNOTATION))
+    for thread in np.unique(lane).tolist():
+        own = ranges[trace.lane[ranges] == thread]
+        start_ns, end_ns = trace.start_ns[own], trace.end_ns[own]
+        for place in np.flatnonzero(lane == thread).tolist():
+            inside_ns = np.minimum(end_ns, to_ns[place]) - np.maximum(start_ns, from_ns[place])
+            asked_ns = to_ns[place] - from_ns[place]
+            fits = np.flatnonzero((inside_ns > MOST_OF * asked_ns) & (end_ns - start_ns <= TIMES * asked_ns))
+            if len(fits):
+                found[place] = own[fits[np.argmin((end_ns - start_ns)[fits])]]
+    return found
+
+
+def contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:
+    """Tell which calls (-1 for none) another call began in; same shape as `outer`."""
+    found = np.zeros(len(outer), bool)
+    for thread in np.unique(trace.lane[inner]).tolist():
+        starts_ns = np.sort(trace.start_ns[inner[trace.lane[inner] == thread]])
+        own = (outer >= 0) & (trace.lane[outer] == thread)
+        first, last = trace.start_ns[outer[own]], trace.end_ns[outer[own]]
+        found[own] = np.searchsorted(starts_ns, last) > np.searchsorted(starts_ns, first, side="right")
+    return found
+
+
+def lasted_ns(trace: Trace, row: Int64Array) -> Int64Array:
+    """Return `Trace.duration_ns` of some rows, without computing that of all."""
+    return trace.end_ns[row] - trace.start_ns[row]
+
+
+def innermost_range(trace: Trace, ranges: Int64Array, at_ns: Int64Array) -> Int64Array:
+    """Return for each time the row of the innermost of a thread's ranges around it, or -1."""
+    if not len(ranges):
+        return np.full(len(at_ns), -1, np.int64)
+    ranges = ranges[np.lexsort((-trace.end_ns[ranges], trace.start_ns[ranges]))]
+    found = np.append(ranges, -1)[np.searchsorted(trace.start_ns[ranges], at_ns, side="right") - 1]
+    is_own = np.zeros(len(trace) + 1, bool)
+    is_own[ranges] = True
+    while (is_over := (found >= 0) & (trace.end_ns[found] <= at_ns)).any():
+        found[is_over] = trace.parent[found[is_over]]
+        found[~is_own[found]] = -1
+    return found

@@ -8,13 +8,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, require_one_rank, require_trace, turns_of
-from gpustreamlab.analysis._calls import innermost_range, thread_lanes
+from gpustreamlab.analysis._busy import counted_rows, of_each_trace, require_one_rank, require_trace, sweep, sweep_of, turns_of
 from gpustreamlab.analysis._card_idle import CardIdle, card_idle
 from gpustreamlab.analysis._causes import find_causes
 from gpustreamlab.analysis._device_causes import CODES, event_waits, last_awaited
-from gpustreamlab.analysis._host_waits import calls_by, host_waits
-from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls, launch_latency_ns, ordered_by_lane
+from gpustreamlab.analysis._host_waits import calls_by, host_waits, innermost_range, thread_lanes
+from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls, launch_latency_ns
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import FunctionCount, count_functions, functions_text
@@ -183,8 +182,17 @@ def idle(trace: Trace) -> Idle:
     <Idle: streams were idle between their work 41.0 µs for other reasons>
     """
     require_trace(trace, "idle")
+    row, start_ns, duration_ns, kind, delay_ns = _gaps(trace)
+    lane = trace.lane[row].astype(np.int64)
+    columns = {"start_ns": start_ns, "duration_ns": duration_ns, "kind": kind, "launch_delay_ns": delay_ns}
+    return Idle(row=row, lane=lane, **columns, trace=trace)
+
+
+@of_each_trace
+def _gaps(trace: Trace) -> tuple[Int64Array, ...]:
+    """Return the columns of `Idle` but for the lane."""
     rows, gaps_ns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for part in ordered_by_lane(trace, counted_rows(trace)):
+    for part in sweep(trace).by_lane:
         since_ns = np.maximum.accumulate(trace.end_ns[part])[:-1]
         lasted_ns = trace.start_ns[part[1:]] - since_ns
         rows.append(part[1:][lasted_ns > 0])
@@ -204,15 +212,7 @@ def idle(trace: Trace) -> Idle:
     start_ns = start_ns[place] + np.where(is_rest, duration_ns - known_ns, 0)
     duration_ns = np.where(is_rest, known_ns, np.where(is_cut, duration_ns - known_ns, duration_ns))
     tests = [of_host[place] & ~is_rest, waited[place], duration_ns < LAUNCH_GAP_NS]
-    return Idle(
-        row=row,
-        lane=trace.lane[row].astype(np.int64),
-        start_ns=start_ns,
-        duration_ns=duration_ns,
-        kind=np.select(tests, [0, 1, 2], 3),
-        launch_delay_ns=delay_ns,
-        trace=trace,
-    )
+    return row, start_ns, duration_ns, np.select(tests, [0, 1, 2], 3), delay_ns
 
 
 # The critical path
@@ -431,7 +431,7 @@ def _work_behind(trace: Trace, rows: Int64Array) -> tuple[Int64Array, int]:
     # It waits for what its stream had to finish, for events, and for what held it up on the device.
     is_row = np.zeros(len(trace), bool)
     is_row[rows] = True
-    behind = behind_on_lane(trace, is_row)
+    behind = behind_on_lane(trace, sweep_of(trace, is_row).by_lane)
     waits = trace.edges.select(EdgeKind.WAIT)
     pieces = find_pieces(trace, is_row)
     found = find_causes(trace, pieces)

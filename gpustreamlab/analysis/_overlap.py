@@ -16,7 +16,6 @@ from gpustreamlab.analysis._busy import (
     busy_sum_ns,
     busy_word,
     count_durations,
-    count_steps,
     counted_extent,
     counted_kinds,
     counted_rows,
@@ -27,6 +26,7 @@ from gpustreamlab.analysis._busy import (
     range_only_ns,
     require_trace,
     stream_extent,
+    sweep,
     used_stream_count,
 )
 from gpustreamlab.analysis._card_idle import card_idle
@@ -175,16 +175,12 @@ def mean_text(result: Any, counted: Collection[SpanKind]) -> str:
     return f"{three_digits(mean)} of at most {three_digits(most)}{f' at full speed: {reason}' if reason else ''}"
 
 
-def concurrency(
-    trace: Trace,
-    edges: Sequence[Int64Array] | None = None,
-    steps: tuple[Int64Array, Int64Array] | None = None,
-) -> Concurrency:
-    """Compute how much ran at the same time; `busy_edges`, and `count_steps` of them, may be given where they are known."""
+def concurrency(trace: Trace, kinds: tuple[SpanKind, ...] | None = None) -> Concurrency:
+    """Compute how much ran at the same time, of all kinds that count if none are given."""
     require_trace(trace, "concurrency")
-    kinds = counted_kinds(trace)
-    edges = busy_edges(trace, kinds) if edges is None else edges
-    times_ns, counts = count_steps(edges) if steps is None else steps
+    kinds = counted_kinds(trace) if kinds is None else kinds
+    _, edges, steps = sweep(trace, kinds)
+    times_ns, counts = steps.steps
     lasting_ns = np.diff(times_ns)
     counts_then = counts[: len(lasting_ns)]
     lanes_ns = [interval_sum_ns(lane) for lane in edges]

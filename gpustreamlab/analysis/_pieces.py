@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import (
+    StepTime,
     count_durations,
-    count_steps,
     counted_rows,
     interval_sum_ns,
     map_threaded,
-    rows_by_group,
+    sweep,
+    sweep_of,
     union_edges,
 )
-from gpustreamlab.analysis._data_order import NEEDED, wait_needs
+from gpustreamlab.analysis._needed_waits import NEEDED, wait_needs
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, Certainty, EdgeKind, Int8Array, Int64Array, MarkerKind
 
@@ -34,59 +35,6 @@ LEAST_LATENCY_NS, MOST_LATENCY_NS = 8_000, 50_000
 MOST_PIECES = 1_000_000
 """How many pieces are looked into at most: those that cost most. With 10 million spans more would take longer than 5 s."""
 LATENCY_TIMES = 3  # How many times the lower quartile of the delays of idle streams is still a launch
-
-
-class StepTime:
-    """How long, up to any time, any stream was busy, and how long exactly one was."""
-
-    def __init__(self, edges: list[Int64Array]) -> None:
-        self.steps = count_steps(edges)
-        """As `count_steps` returns them."""
-        time_ns, depth = self.steps
-        # When any, and when exactly one, began and ceased to be busy: far fewer times than steps.
-        self._edges = [time_ns[np.diff(counts, prepend=False)] for counts in (depth > 0, depth == 1)]
-        self._sums_ns = [np.append(0, np.cumsum(edges_ns[1::2] - edges_ns[::2])) for edges_ns in self._edges]
-
-    def up_to(self, time_ns: Int64Array, *, alone: bool = False) -> Int64Array:
-        """Return for how long any stream had been busy by these times, or for how long exactly one; same shape, in ns.
-
-        Examples
-        --------
-        >>> steps = StepTime([np.array([0, 10]), np.array([5, 20])])
-        >>> steps.up_to(np.array([7, 25])), steps.up_to(np.array([7, 25]), alone=True)
-        (array([ 7, 20]), array([ 5, 15]))
-        """
-        edges_ns, sums_ns = self._edges[alone], self._sums_ns[alone]
-        if not len(edges_ns):
-            return np.zeros(len(time_ns), np.int64)
-        place = np.searchsorted(edges_ns, time_ns, side="right")
-        found: Int64Array = sums_ns[place >> 1] + (time_ns - edges_ns[place - 1]) * (place & 1)
-        return found
-
-    def between(self, from_ns: Int64Array, to_ns: Int64Array, *, alone: bool = False) -> Int64Array:
-        """Return for how long between two times any stream was busy, or exactly one; same shape as the times, in ns.
-
-        Examples
-        --------
-        >>> StepTime([np.array([0, 10, 20, 30])]).between(np.array([5, 12]), np.array([25, 15])).tolist()
-        [10, 0]
-        """
-        return self.up_to(to_ns, alone=alone) - self.up_to(from_ns, alone=alone)
-
-    @property
-    def longest_alone_ns(self) -> tuple[int, int]:
-        """The longest time in which exactly one was busy: from when to when, in ns."""
-        place = 2 * int(np.argmax(np.diff(self._edges[True])[::2]))
-        return int(self._edges[True][place]), int(self._edges[True][place + 1])
-
-    def begins(self, trace: Trace) -> Int64Array:
-        """Return when work began after a pause of the whole card, the first time among them; in ns."""
-        busy_ns = self._edges[False]
-        from_ns, to_ns = busy_ns[1:-1:2], busy_ns[2::2]
-        cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
-        has_cell = np.searchsorted(cells_ns, to_ns) > np.searchsorted(cells_ns, from_ns)
-        begins: Int64Array = np.concatenate((busy_ns[:1], to_ns[has_cell | (to_ns - from_ns > PAUSE_NS)]))
-        return begins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +106,7 @@ class Pieces:
     @cached_property
     def behind(self) -> Int64Array:
         """Of each row that counts the one before it on its lane that ended last, else -1; shape (n_spans,)."""
-        return behind_on_lane(self.trace, self.counted)
+        return behind_on_lane(self.trace, sweep(self.trace).by_lane)
 
     @cached_property
     def launch(self) -> Int64Array:
@@ -220,18 +168,15 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     rows : ndarray of bool, shape (n_spans,)
         What counts as work.
     """
-    rows = rows & (trace.end_ns > trace.start_ns)  # what took no time held nothing up
-    by_lane = ordered_by_lane(trace, rows)
+    is_whole = np.array_equal(rows, counted_rows(trace))
+    by_lane, edges, steps = sweep(trace) if is_whole else sweep_of(trace, rows)
+    lasting = [part[trace.end_ns[part] > trace.start_ns[part]] for part in by_lane]  # what took no time held nothing up
+    by_lane = tuple(part for part in lasting if len(part))
     if not by_lane:
         none = np.empty(0, np.int64)
         columns: dict[str, Any] = {field.name: none for field in fields(Pieces)}
         return Pieces(**columns | {"trace": trace, "latency_ns": 0, "edges": [], "steps": StepTime([])})
-    edges = [np.empty(0, np.int64)] * len(trace.lanes)
-    busy = map_threaded(lambda part: union_edges(trace.start_ns[part], trace.end_ns[part]), by_lane, row_count=len(trace))
-    for part, own in zip(by_lane, busy, strict=True):
-        edges[trace.lane[part[0]]] = own
-    steps = StepTime(edges)
-    begins_ns = steps.begins(trace)
+    begins_ns = _begins(trace, edges, steps)
     parts = map_threaded(lambda part: _pieces_of(trace, part, steps, begins_ns), by_lane, row_count=len(trace))
     row, start_ns, end_ns, idle_since_ns, launched_ns, is_known, host_ns, device_ns, alone_ns = (
         np.concatenate(column) for column in zip(*parts, strict=True)
@@ -262,6 +207,15 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
         edges=edges,
         steps=steps,
     )
+
+
+def _begins(trace: Trace, edges: Sequence[Int64Array], steps: StepTime) -> Int64Array:
+    """Return when work began after a pause of the whole card, the first time among them; in ns."""
+    from_ns, to_ns = steps.pauses_ns
+    cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
+    has_cell = np.searchsorted(cells_ns, to_ns) > np.searchsorted(cells_ns, from_ns)
+    first_ns = min(int(own[0]) for own in edges if len(own))
+    return np.append(first_ns, to_ns[has_cell | (to_ns - from_ns > PAUSE_NS)])
 
 
 def _pieces_of(trace: Trace, part: Int64Array, steps: StepTime, begins_ns: Int64Array) -> tuple[np.ndarray, ...]:
@@ -327,18 +281,6 @@ def launch_latency_ns(delay_ns: Int64Array) -> int:
     return int(np.clip(LATENCY_TIMES * np.quantile(delay_ns, 0.25), LEAST_LATENCY_NS, MOST_LATENCY_NS))
 
 
-def ordered_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
-    """Return the rows of each lane in order of their starts, of lanes that have any."""
-    kept, offsets = rows_by_group(trace.lane, len(trace.lanes), rows)
-    parts = np.split(np.arange(len(trace)) if kept is None else kept, offsets[1:-1])
-
-    def ordered(part: Int64Array) -> Int64Array:
-        start_ns = trace.start_ns[part]
-        return part if (start_ns[1:] >= start_ns[:-1]).all() else part[np.argsort(start_ns, kind="stable")]
-
-    return map_threaded(ordered, [part for part in parts if len(part)], row_count=len(trace))
-
-
 def needed_chain_ns(pieces: Pieces) -> int:
     """Return how long the longest chain of work is that cannot run at once, in ns; 0 where no wait is known to be needed.
 
@@ -367,10 +309,10 @@ def needed_chain_ns(pieces: Pieces) -> int:
     return max(interval_sum_ns(own) + by_ns[-1] for own, (_, by_ns) in zip(edges, longer, strict=True))
 
 
-def behind_on_lane(trace: Trace, rows: BoolArray) -> Int64Array:
-    """Return for each of these rows the one before it on its lane that ended last, else -1; shape (n_spans,), int64."""
+def behind_on_lane(trace: Trace, by_lane: Iterable[Int64Array]) -> Int64Array:
+    """Return for each row of each lane the one before it there that ended last, else -1; shape (n_spans,), int64."""
     behind = np.full(len(trace), -1, np.int64)
-    for part in ordered_by_lane(trace, rows):
+    for part in by_lane:
         reach_ns = np.maximum.accumulate(trace.end_ns[part])
         latest = np.maximum.accumulate(np.where(trace.end_ns[part] == reach_ns, np.arange(len(part)), 0))
         behind[part[1:]] = part[latest[:-1]]

@@ -73,7 +73,7 @@ class Card(NamedTuple):
     share_engine: bool = False  # whether copies both ways share one engine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Program:
     """What ran, and how it was launched. Nothing in it can be changed; a change makes another one."""
 

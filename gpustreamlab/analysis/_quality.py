@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import is_work, require_trace
-from gpustreamlab.analysis._calls import lasted_ns, named_calls
+from gpustreamlab.analysis._host_waits import lasted_ns, named_calls
 from gpustreamlab.analysis._report import Answer, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import union_edges
-from gpustreamlab.analysis._calls import open_operations, thread_lanes
+from gpustreamlab.analysis._busy import sweep, union_edges
 from gpustreamlab.analysis._causes import Found, blocked_ns
 from gpustreamlab.analysis._device_causes import CODES, event_waits
-from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, ordered_by_lane
+from gpustreamlab.analysis._host_waits import open_operations, thread_lanes
+from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, EdgeKind, Int64Array, MarkerKind, SpanKind
@@ -167,7 +167,7 @@ def find_host_bound(trace: Trace, streams: Iterable[int], pieces: Pieces) -> tup
         return ()  # it is not known whether the thread waited for the device
     cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
     wanted, found = {*streams}, []
-    for part in ordered_by_lane(trace, pieces.counted):
+    for part in sweep(trace).by_lane:
         reach_ns = np.maximum.accumulate(trace.end_ns[part])
         row, since_ns, start_ns = part[1:], reach_ns[:-1], trace.start_ns[part[1:]]
         # An earlier launch would have changed nothing until the work that its stream waits for had ended.

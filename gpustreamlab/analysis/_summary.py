@@ -46,7 +46,7 @@ def summary_text(trace: Trace) -> str:
     """Describe a trace in a few lines: for terminals, and as the text that stands for a picture."""
     basis = basis_of(trace)
     edges_ns = busy_edges(trace, basis.counted)
-    result = over_wall(trace, concurrency(trace, edges_ns))
+    result = over_wall(trace, concurrency(trace))
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
     if result.sum_ns:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpustreamlab.analysis import blocks_that_fit, counted_rows, per_row, size_of, sm_kinds
+from gpustreamlab.analysis import blocks_that_fit, counted_rows, distinct, per_row, size_of, sm_kinds
 from gpustreamlab.draw._colours import GREY
 from gpustreamlab.model import SPAN_KINDS, Device, SMLimits, Trace, WorkDetail, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, SpanKind
@@ -129,9 +129,9 @@ def card_layers(trace: Trace, scene: Scene, row: CardRow, weight: Int64Array, ed
     hues = np.where(is_split, of_bands, np.array(scene.lane_hues, np.int64)[trace.lane[rows]])
     key = bands * (GREY + 1) + hues
     layers = []
-    for one in np.unique(key).tolist():
+    for one in distinct(key)[0].tolist():
         own = rows[key == one]
-        start_ns, end_ns = (column[own] - scene.zero_ns for column in (trace.start_ns, trace.end_ns))
+        start_ns, end_ns = ((column[own] - scene.zero_ns).astype(np.float64) for column in (trace.start_ns, trace.end_ns))
         band, hue = divmod(one, GREY + 1)
         layers.append(CardLayer(band=band, hue=hue, mean=_means(start_ns, end_ns, weight[own], edges_ns)))
     return layers
@@ -143,16 +143,15 @@ def row_weights(trace: Trace, rows: Sequence[CardRow]) -> dict[str, Int64Array]:
     return {kind: span_sms(trace) if kind == "sms" else copies_of(trace, kind).astype(np.int64) for kind in kinds}
 
 
-def _means(start_ns: Int64Array, end_ns: Int64Array, weight: Int64Array, edges_ns: FloatArray) -> FloatArray:
+def _means(start_ns: FloatArray, end_ns: FloatArray, weight: Int64Array, edges_ns: FloatArray) -> FloatArray:
     """Return the mean of the sum of all weights between neighbouring edges."""
 
-    def until(times_ns: Int64Array) -> FloatArray:
+    def until(times_ns: FloatArray) -> FloatArray:
         """Add up, at each edge, for how long each time has passed, times its weight."""
-        order = np.argsort(times_ns, kind="stable")
-        sums = np.append(0, np.cumsum(weight[order])).astype(np.float64)
-        moments = np.append(0, np.cumsum(weight[order] * times_ns[order].astype(np.float64)))
-        place = np.searchsorted(times_ns[order], edges_ns)
-        found: FloatArray = sums[place] * edges_ns - moments[place]
+        place = np.searchsorted(edges_ns, times_ns, side="right")
+        bins = (np.bincount(place, some, len(edges_ns) + 1)[:-1] for some in (weight, weight * times_ns))
+        sums, moments = map(np.cumsum, bins)
+        found: FloatArray = sums * edges_ns - moments
         return found
 
     means: FloatArray = np.maximum(0, np.diff(until(start_ns) - until(end_ns)) / np.diff(edges_ns))

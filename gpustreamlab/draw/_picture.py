@@ -14,11 +14,9 @@ from gpustreamlab.analysis import (
     Basis,
     Concurrency,
     basis_of,
-    busy_edges,
     busy_word,
     captured_by,
     concurrency,
-    count_steps,
     count_text,
     counted_rows,
     counts_text,
@@ -34,6 +32,7 @@ from gpustreamlab.analysis import (
     sm_kinds,
     span_rows,
     stream_extent,
+    sweep,
     trace_facts,
     used_stream_count,
 )
@@ -81,9 +80,7 @@ def plan_picture(trace: Trace) -> Picture:
 
 
 def _count(trace: Trace, counted: tuple[SpanKind, ...]) -> tuple[tuple[Int64Array, Int64Array], Concurrency]:
-    edges_ns = busy_edges(trace, counted)
-    steps = count_steps(edges_ns)
-    return steps, over_wall(trace, concurrency(trace, edges_ns, steps))
+    return sweep(trace, counted).steps.steps, over_wall(trace, concurrency(trace, counted))
 
 
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"  # The font of all texts

@@ -136,7 +136,7 @@ class _Picture:
 
     def __init__(self, trace: Trace, basis: Basis, width: int) -> None:
         self._rows = choose_rows(trace)
-        self.result = over_wall(trace, concurrency(trace, self._rows.edges))
+        self.result = over_wall(trace, concurrency(trace))
         self._labels = [display_name(trace.lanes[lane].name, 60) for lane in self._rows.lanes]
         self._busy_word = busy_word(basis.counted)
         self._busy_label = "busy streams" if self._busy_word == "busy" else self._busy_word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,18 +12,18 @@ from gpustreamlab.analysis import (
     Basis,
     Explanation,
     basis_of,
-    busy_edges,
-    count_steps,
     counted_rows,
     format_ns,
     format_share,
     host_waits,
     idle,
     stream_extent,
+    sweep,
+    turns_of,
     used_stream_count,
 )
 from gpustreamlab.model import NO_COMMON_TIME, Trace
-from gpustreamlab.typing import CaptureTier, IdleKind, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, IdleKind, Int64Array, SpanKind
 
 LISTED_PLACES = 200  # How many places of a piece a click lights, the longest first
 MOST_WORDS = 20  # Of the sentence below the bar
@@ -60,65 +60,90 @@ class Piece:
 
 def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
     """Share out the time from the first start to the last end; empty where nothing ran, or its times cannot be compared."""
-    times_ns, counts = count_steps(busy_edges(trace, basis.counted))
+    times_ns, counts = sweep(trace, basis.counted).steps.steps
     if len(times_ns) < 2 or NO_COMMON_TIME in trace.metadata.missing:
         return ()
-    is_few, has_reasons = used_stream_count(trace) < 2, basis.tier is not CaptureTier.RANGES
-    counted = np.flatnonzero(counted_rows(trace, basis.counted))
-    by_start = counted[np.argsort(trace.start_ns[counted], kind="stable")]
-    begins_ns = trace.start_ns[by_start]
-    # Alone, or with nothing at work, each start of work may have a reason of its own.
-    counts = np.append(0, counts)  # before the first work, and behind the last, nothing runs
-    is_lone = counts[np.searchsorted(times_ns, begins_ns)] < 2 if has_reasons else np.zeros(len(begins_ns), bool)
-    edges_ns = np.sort(
-        np.concatenate((times_ns, begins_ns[is_lone], stream_extent(trace))), kind="stable"
-    )  # merges what is sorted
-    edges_ns = edges_ns[np.append(True, edges_ns[1:] > edges_ns[:-1])]
-    level = np.minimum(counts[np.searchsorted(times_ns, edges_ns[:-1], side="right")], MOST_TOGETHER)
-    reason = np.zeros(len(level), np.int64)
-    if has_reasons:
-        low = np.flatnonzero(level < (1 if is_few else 2))
-        reason[low] = _reasons(trace, edges_ns, level, low, by_start)
+    first_ns, last_ns = stream_extent(trace)
+    edges_ns = np.concatenate(([first_ns], times_ns, [last_ns]))  # before the first work, and behind the last, nothing runs
+    level = np.append(0, np.minimum(counts, MOST_TOGETHER))
+    lasting = edges_ns[1:] > edges_ns[:-1]
+    stretches = _Stretches(edges_ns[:-1][lasting], edges_ns[1:][lasting], level[lasting])
+    is_few = used_stream_count(trace) < 2
+    is_low = stretches.level < (1 if is_few else 2)
+    parts = [(stretches, np.zeros(len(is_low), np.int64))]
+    if basis.tier is not CaptureTier.RANGES:
+        high = stretches.among(~is_low)
+        low, reason = _reasons(trace, stretches.among(is_low), high.among(high.level > 1), basis.counted)
+        parts = [(high, np.zeros(len(high.level), np.int64)), (low, reason)]
     word = "queued or running" if basis.tier is CaptureTier.RANGES else "at once"
     most = int(counts.max())
     pieces = []
-    for key in sorted(set((level * len(REASONS) + reason).tolist()), key=lambda key: (-(key // len(REASONS)), key)):
-        streams, code = divmod(key, len(REASONS))
-        own = np.flatnonzero((level == streams) & (reason == code))
-        spells = _spells(edges_ns, own)
-        name, fill, about = REASONS[code]
-        if streams > 1:
-            more = " or more" if streams == MOST_TOGETHER < most else ""
-            name, fill, about = f"{streams}{more} streams {word}", _TOGETHER_FILLS[streams], "work overlapped"
-        elif not code or streams:
-            about = f"one stream alone: {about}" if streams else about
-            name = (name or ("one stream" if is_few else "one alone")) if streams else "nothing ran"
-        else:
-            name = f"nothing ran: {name}"
-        lasts_ns = spells[:, 1] - spells[:, 0]
-        longest = np.argsort(-lasts_ns, kind="stable")[:LISTED_PLACES]
-        pieces.append(
-            Piece(
+    for own, reasons in parts:
+        keys = own.level * len(REASONS) + reasons
+        for key in np.flatnonzero(np.bincount(keys)).tolist():
+            streams, code = divmod(key, len(REASONS))
+            spells = _spells(own.among(keys == key))
+            name, fill, about = REASONS[code]
+            if streams > 1:
+                more = " or more" if streams == MOST_TOGETHER < most else ""
+                name, fill, about = f"{streams}{more} streams {word}", _TOGETHER_FILLS[streams], "work overlapped"
+            elif not code or streams:
+                about = f"one stream alone: {about}" if streams else about
+                name = (name or ("one stream" if is_few else "one alone")) if streams else "nothing ran"
+            else:
+                name = f"nothing ran: {name}"
+            lasts_ns = spells[:, 1] - spells[:, 0]
+            longest = np.argsort(-lasts_ns, kind="stable")[:LISTED_PLACES]
+            fill = fill if streams or code else NOTHING
+            piece = Piece(
                 streams=streams,
                 label=name,
                 about=about,
-                fill=fill if streams or code else NOTHING,
+                fill=fill,
                 total_ns=int(lasts_ns.sum()),
                 places_ns=spells[longest],
             )
-        )
-    return tuple(pieces)
+            pieces.append((-streams, code, piece))
+    return tuple(piece for *_, piece in sorted(pieces, key=lambda one: one[:2]))
 
 
-def _spells(edges_ns: Int64Array, own: Int64Array) -> Int64Array:
+class _Stretches(NamedTuple):
+    """Times in which so many streams worked; int64 arrays of shape (n,), in order of time."""
+
+    begin_ns: Int64Array
+    end_ns: Int64Array
+    level: Int64Array
+
+    def among(self, chosen: BoolArray) -> _Stretches:
+        return _Stretches(*(column[chosen] for column in self))
+
+    def cut(self, times_ns: Int64Array) -> _Stretches:
+        """Return them cut at all times within, which are in order."""
+        first, last = np.searchsorted(times_ns, self.begin_ns, side="right"), np.searchsorted(times_ns, self.end_ns)
+        count = 1 + np.maximum(last - first, 0)
+        turn = turns_of(count)
+        begin_ns, end_ns, level = (np.repeat(column, count) for column in self)
+        inside = turn > 0
+        begin_ns[inside] = times_ns[(np.repeat(first, count) + turn - 1)[inside]]
+        end_ns[:-1][inside[1:]] = begin_ns[1:][inside[1:]]
+        return _Stretches(begin_ns, end_ns, level)
+
+
+def _spells(own: _Stretches) -> Int64Array:
     """Return from when to when stretches last, those that touch as one; shape (n, 2)."""
-    opens = np.append(True, np.diff(own) > 1) if len(own) else np.empty(0, bool)
-    return np.stack((edges_ns[own[opens]], edges_ns[own[np.append(opens[1:], True)] + 1]), axis=1)
+    opens = np.append(True, own.begin_ns[1:] > own.end_ns[:-1])
+    return np.stack((own.begin_ns[opens], own.end_ns[np.append(opens[1:], True)]), axis=1)
 
 
-def _reasons(trace: Trace, edges_ns: Int64Array, level: Int64Array, low: Int64Array, by_start: Int64Array) -> Int64Array:
-    """Return why no more ran in stretches: by the gap in front of the work that began next."""
-    begin_ns, end_ns = edges_ns[low], edges_ns[low + 1]
+def _reasons(
+    trace: Trace, low: _Stretches, together: _Stretches, counted: tuple[SpanKind, ...]
+) -> tuple[_Stretches, Int64Array]:
+    """Return stretches cut where work began, and why no more ran in each: by the gap in front of the work that began next."""
+    rows = np.flatnonzero(counted_rows(trace, counted))
+    by_start = rows[np.argsort(trace.start_ns[rows], kind="stable")]
+    begins_ns = trace.start_ns[by_start]
+    low = low.cut(np.unique(begins_ns))
+    begin_ns, end_ns, level = low
     gaps = idle(trace)
     order = np.argsort(gaps.start_ns, kind="stable")
     # A gap that was the host's and then an event's is two: the second counts from its start on.
@@ -126,26 +151,26 @@ def _reasons(trace: Trace, edges_ns: Int64Array, level: Int64Array, low: Int64Ar
     since_ns = np.zeros(len(trace), np.int64)
     first[gaps.row[order[::-1]]] = gaps.kind[order[::-1]]
     last[gaps.row[order]], since_ns[gaps.row[order]] = gaps.kind[order], gaps.start_ns[order]
-    place = np.searchsorted(trace.start_ns[by_start], end_ns)
+    place = np.searchsorted(begins_ns, end_ns)
     coming = by_start[np.minimum(place, len(by_start) - 1)]
     kind = np.where(place == len(by_start), -1, np.where(begin_ns >= since_ns[coming], last[coming], first[coming]))
     of_kind = {IdleKind.HOST: _LATE, IdleKind.EVENT: _DATA, IdleKind.LAUNCH: _LATE, IdleKind.OTHER: _NONE}
     found = np.array([*(of_kind[one] for one in _KINDS), _NONE], np.int64)[kind]
     found[(found == _LATE) & _blocked(trace, begin_ns, end_ns)] = _HOST
-    copy_ns, copies = count_steps(busy_edges(trace, (SpanKind.COPY,)))
-    is_copy = (level[low] == 1) & (np.append(0, copies)[np.searchsorted(copy_ns, begin_ns, side="right")] == 1)
+    copy_ns, copies = sweep(trace, (SpanKind.COPY,)).steps.steps
+    is_copy = (level == 1) & (np.append(0, copies)[np.searchsorted(copy_ns, begin_ns, side="right")] == 1)
     found[is_copy & ((found == _DATA) | (found == _NONE))] = _COPIES
-    together = np.flatnonzero(level > 1)
-    if len(together):
-        together_ns = int((edges_ns[together + 1] - edges_ns[together]).sum())
-        calm = (level[low] == 1) & ((found != _LATE) & (found != _HOST))
-        for chosen, reason in ((calm & (low < together[0]), _FILLS), (calm & (low > together[-1]), _DRAINS)):
+    if len(together.level):
+        together_ns = int((together.end_ns - together.begin_ns).sum())
+        calm = (level == 1) & ((found != _LATE) & (found != _HOST))
+        before, behind = begin_ns < together.begin_ns[0], begin_ns > together.begin_ns[-1]
+        for chosen, reason in ((calm & before, _FILLS), (calm & behind, _DRAINS)):
             if int((end_ns - begin_ns)[chosen].sum()) < together_ns:  # else it is no pipeline
                 found[chosen] = reason
     found[begin_ns >= trace.end_ns[by_start].max()] = _NONE
     for change in trace.layouts:
-        found[(level[low] == 0) & (begin_ns <= change.time_ns) & (change.time_ns <= end_ns)] = _ANEW
-    return found
+        found[(level == 0) & (begin_ns <= change.time_ns) & (change.time_ns <= end_ns)] = _ANEW
+    return low, found
 
 
 def _blocked(trace: Trace, begin_ns: Int64Array, end_ns: Int64Array) -> Any:

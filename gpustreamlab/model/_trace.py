@@ -30,7 +30,7 @@ from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, LaneKind, SpanKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Trace:
     """Spans as columns of equal length, with the tables they point into. Nothing in it can be changed.
 

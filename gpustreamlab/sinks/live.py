@@ -334,7 +334,7 @@ def _finding(trace: Trace) -> str:
     edges_ns = busy_edges(trace, basis.counted)
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
-    result = over_wall(trace, concurrency(trace, edges_ns))
+    result = over_wall(trace, concurrency(trace))
     return finding_text(result, trace, counted=basis.counted)
 
 

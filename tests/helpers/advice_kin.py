@@ -257,3 +257,65 @@ def clean_feedback_by_host(lab, which):
 @pair(Cause.PAGEABLE_COPY)
 def feedback_by_host_from_pageable_memory(lab, which):
     return feedback_by_host(lab, np.array if which == "bad" else pinned_copy(lab))
+
+
+@pair()
+def clean_feedback_in_slices(lab, which):
+    """The host makes a slice of the next input of another slice of the same pinned memory, while two arrays take turns."""
+    steps = Steps(lab, 8)
+    halves = lab.memory.pinned_empty((2, 2, *steps.source[0].shape), "f4")
+
+    def work():
+        for i in range(8):
+            given, result = halves[i % 2]
+            with lab.on(steps.up, "up"):
+                steps.arrays[i % 2].set(given)
+            steps.comp.wait(steps.up)
+            steps.product(i % 2)
+            steps.down.wait(steps.comp)
+            with lab.on(steps.down, "dn"):
+                steps.kept[-1].get(out=result, blocking=False)
+            steps.down.synchronize()
+            halves[1 - i % 2, 0, :8] = result[:8]
+
+    return work
+
+
+@pair(Cause.EVENT_WAIT)
+def a_ring_of_pinned_slots_and_a_wait_that_nobody_needs(lab, which):
+    steps = Steps(lab, 9)
+    slots = lab.memory.pinned_empty((3, *steps.source[0].shape), "f4")
+
+    def work():
+        done = [None] * 3
+        for i in range(9):
+            if done[i % 3] is not None:
+                done[i % 3].synchronize()
+            slots[i % 3, :8] = i
+            with lab.on(steps.up, "up"):
+                steps.arrays[i].set(slots[i % 3])
+            done[i % 3] = steps.up.record()
+            steps.comp.wait(done[i % 3])
+            steps.product(i)
+            if which == "bad":
+                steps.up.wait(steps.comp)
+
+    return work
+
+
+@pair(Cause.EVENT_WAIT)
+def independent_streams_that_each_wait_for_the_one_before(lab, which):
+    streams = [lab.stream(name) for name in "abcd"]
+    values = [lab.xp.ones((512, 512), "f4") for _ in streams]
+
+    def work():
+        kept = []
+        for _ in range(4):
+            for place, stream in enumerate(streams):
+                if which == "bad" and place:
+                    stream.wait(streams[place - 1])
+                with lab.on(stream, "mm"):
+                    kept.append(values[place] @ values[place])
+        return kept
+
+    return work

@@ -18,8 +18,10 @@ SAME_WORK = (
     "grid-fills-device",
     "host-sync-device",
     "host-sync-stream",
+    "launch-bound",
     "other-stream",
     "pageable-copy",
+    "queue-full",
     "same-lane",
 )
 """Pages whose mended program does the same work, changed in one thing."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import DATA_KINDS, NEEDS, _data_order, data_edges, wait_needs
+from gpustreamlab.analysis import DATA_KINDS, NEEDS, _data_order, _needed_waits, data_edges, wait_needs
 from gpustreamlab.model import Accesses, Edges, Trace
 from gpustreamlab.typing import EdgeKind, HazardKind, Need
 from tests.helpers import long_runs
@@ -127,7 +127,7 @@ def test_without_what_is_not_needed_all_that_was_in_order_is(made, known_orders)
     lanes, touched, waits = made
     trace = program(lanes, touched, waits)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_data_order, "KNOWN_ORDERS", known_orders)
+        patch.setattr(_needed_waits, "KNOWN_ORDERS", known_orders)
         needs = [NEEDS[code] for code in wait_needs(trace).need.tolist()]
     if not touched:
         assert set(needs) <= {Need.NOT_KNOWN}

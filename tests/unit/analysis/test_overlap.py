@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 
@@ -25,7 +27,9 @@ from gpustreamlab.analysis import (
     distinct,
     overlap,
     summary_text,
+    sweep,
 )
+from gpustreamlab.analysis._busy import of_each_trace
 from gpustreamlab.draw import plan_picture
 from gpustreamlab.errors import OptionError, StreamNotFoundError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Lane, SMLimits, TraceMetadata, WorkDetail
@@ -400,6 +404,30 @@ def test_steps_are_those_of_counting_at_each_time(lanes):
 def test_steps_of_any_length_of_time_are_exact(late_ns):
     times_ns, counts = count_steps([np.array([0, late_ns]), np.array([5, late_ns]), np.array([], np.int64)])
     assert (times_ns.tolist(), counts.tolist()) == ([0, 5, late_ns], [1, 2, 0])
+
+
+def test_what_is_found_of_a_trace_is_kept_for_two_as_long_as_they_live():
+    asked = []
+
+    @of_each_trace
+    def found(trace, *options):
+        asked.append((len(trace), *options))
+        return len(trace)
+
+    traces = [random_trace(count, 2) for count in (5, 6, 7)]
+    assert [found(trace) for trace in (traces[0], traces[0], traces[1])] == [5, 5, 6]
+    assert found(traces[1], "other") == 6
+    assert asked == [(5,), (6,), (6, "other")]
+    found(traces[2])  # the first one is forgotten
+    found(traces[1])
+    assert asked[3:] == [(7,)]
+    found(traces[0])
+    assert asked[4:] == [(5,)]
+    assert sweep(traces[0]) is sweep(traces[0])
+    lives = weakref.ref(traces[0])
+    traces.clear()
+    gc.collect()
+    assert lives() is None
 
 
 SPREADS = st.sampled_from([1, 1 << 20, 1 << 50])

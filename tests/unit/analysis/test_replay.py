@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis._changes import Run, as_graph, in_turn, no_host_waits, without_waits
-from gpustreamlab.analysis._data_order import Memory, kept_for_opaque, needed_calls
+from gpustreamlab.analysis._data_order import Memory
+from gpustreamlab.analysis._needed_waits import kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import KERNEL, UPLOAD, Call, Card, Program, Work
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
 
@@ -159,6 +160,14 @@ def test_the_host_waits_where_its_memory_is_used_again():
     changed = no_host_waits(Run(one, other, {}))
     assert changed.program.waits == {(0, 1)}  # the stream waits in place of the host
     assert not any(call.awaits for call in changed.program.calls)
+
+
+def test_the_host_waits_where_it_may_make_one_slice_of_its_memory_of_another():
+    works = [copy(1, 100), copy(0, 100)]
+    one = program(works, [launch(0), Call(-1, 0, 0, 0, awaits=(0,)), launch(1)])
+    for buffer, begin, is_needed in ((9, 8, True), (9, 0, True), (8, 0, False), (10, 0, True)):
+        used = touched([(2, 0, 8, "r"), (9, 0, 8, "W")], [(buffer, begin, begin + 8, "R"), (1, 0, 8, "w")])
+        assert (needed_calls(one, used) == {1}) is is_needed, (buffer, begin)
 
 
 def test_a_wait_of_the_host_that_is_left_out_keeps_opaque_kernels_in_order():

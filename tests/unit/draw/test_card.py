@@ -8,9 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import basis_of, explain
+from gpustreamlab.analysis import _busy, basis_of, explain
 from gpustreamlab.draw import plan_scene
 from gpustreamlab.draw._card import MOST_CARDS, card_layers, row_weights, span_sms, stack_layers
+from gpustreamlab.draw._html import timeline_page
 from gpustreamlab.draw._went import MOST_WORDS, plan_went, went_entry
 from gpustreamlab.model import Device, Lane, Layout, LayoutChange, Partition, WorkDetail
 from gpustreamlab.typing import EdgeKind
@@ -176,6 +177,14 @@ def test_the_sentence_has_at_most_twenty_words_and_the_figures_of_explain(trace)
     entry = went_entry(trace, int(trace.start_ns.min()), found)
     assert len(entry["said"].split()) <= MOST_WORDS
     assert all(0 <= start < end for piece in entry["pieces"] for start, end in piece["places"])
+
+
+def test_a_page_sweeps_its_trace_once(monkeypatch):
+    swept, sweep_of = [], _busy.sweep_of
+    monkeypatch.setattr(_busy, "sweep_of", lambda trace, rows: swept.append(rows.tobytes()) or sweep_of(trace, rows))
+    timeline_page(kernel_trace())
+    assert swept
+    assert len(swept) == len({*swept})
 
 
 def test_nothing_ran_has_no_bar():

@@ -1,0 +1,125 @@
+"""Findings beside the streams that waited for each other: calls in which the card was idle, and short work that began late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpustreamlab.analysis._advice import Advice, delays_with_priority
+from gpustreamlab.analysis._causes import idle_in_calls
+from gpustreamlab.analysis._explain_text import finding_texts, make_room
+from gpustreamlab.analysis._explanation import Finding
+from gpustreamlab.analysis._needed_waits import NOT_NEEDED
+from gpustreamlab.analysis._pieces import Pieces, pieces_on_time
+from gpustreamlab.analysis._scale import format_ns
+from gpustreamlab.analysis._stacks import with_operation
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.typing import BoolArray, Cause, Certainty, SpanKind
+
+CALLED = (Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.QUEUE_FULL, Cause.PROFILER_OVERHEAD)
+"""Causes whose calls are simply too long: what the run would be without is scheduled anew."""
+SHARED = "Both need the SMs."
+FEWEST_LATE, SHORT_SHARE, LATE_TIMES, LATE_SHARE = 4, 0.1, 5, 0.01
+"""A stream of so many kernels, which take so little of the run, is told of where 5% of them wait for so many times what they
+take, and for so much of the run."""
+LEAST_DELAY = 0.1  # By which share of the delay work has to begin sooner for a priority to be told
+
+
+def finding_of(trace: Trace, row: int, code: Cause, waited_ns: int, held: Sequence[tuple[int, int]] = ()) -> Finding:
+    """Make a finding of work that was not late, to be told with other words; of calls that stood still, with their work."""
+    pieces = pieces_on_time(trace, row, waited_ns, held)
+    row = int(pieces.row[0])
+    stream = trace.lanes[int(trace.lane[row])].name
+    return Finding(
+        code=code,
+        certainty=Certainty.PROVED,
+        stream=stream,
+        other=None,
+        saves_ns=0,
+        bound_ns=0,
+        waited_ns=0,
+        piece_count=len(pieces.row),
+        pair_count=1,
+        row=row,
+        other_row=-1,
+        call_row=int(pieces.call_row[0]),
+        text="",
+        fix="",
+        pieces=pieces,
+    )
+
+
+def idle_call_findings(trace: Trace, pieces: Pieces, findings: Sequence[Finding], least_ns: int) -> list[Finding]:
+    """Tell of calls that held the host while the whole card was idle, by their names, where that is not told already."""
+    told = {(one.code, trace.name[one.call_row]) for one in findings if one.call_row >= 0}
+    if any(one.saves_ns and one.code in CALLED for one in findings):
+        return []
+    found = []
+    for code, row, call, inside_ns in idle_in_calls(trace, pieces):
+        for name in np.unique(trace.name[call]).tolist():
+            own = np.flatnonzero(trace.name[call] == name)
+            total_ns, longest = int(inside_ns[own].sum()), own[np.argmax(inside_ns[own])]
+            if total_ns < least_ns or (code, name) in told:
+                continue
+            base = finding_of(
+                trace, int(row[longest]), code, total_ns, [*zip(call[own].tolist(), row[own].tolist(), strict=True)]
+            )
+            text, fix = texts_of_call(trace, base)
+            idle = f" Nothing ran on the card meanwhile: {format_ns(total_ns)} in all."
+            base = replace(base, text=text + idle, fix=fix, bound_ns=total_ns, waited_ns=total_ns)
+            found.append(with_operation(trace, pieces, base))
+    return found
+
+
+def texts_of_call(trace: Trace, finding: Finding) -> tuple[str, str]:
+    """Say what happened in the call of a finding, and what to do."""
+    words = {"piece": 0, "before": -1, "call": finding.call_row, "waited_ns": finding.waited_ns}
+    return finding_texts(finding.code, trace, finding.pieces, **words, is_proved=True, need=NOT_NEEDED)
+
+
+def short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequence[Finding]) -> list[Finding]:
+    """Find streams of short kernels that wait for long behind a full card: that costs the run nothing, and each much."""
+    found = []
+    told = {one.stream for one in findings if one.code is Cause.GRID_FILLS_DEVICE}
+    for lane in np.unique(trace.lane[rows]).tolist():
+        own = np.flatnonzero(rows & (trace.lane == lane) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
+        lasted_ns, stream = trace.end_ns[own] - trace.start_ns[own], trace.lanes[lane].name
+        if len(own) < FEWEST_LATE or stream in told or lasted_ns.sum() > SHORT_SHARE * advice.measured_ns:
+            continue
+        free_ns = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[own])[:-1])
+        late_ns = trace.start_ns[own] - np.maximum(trace.queued_ns[own], free_ns)
+        longest = int(np.argmax(late_ns))
+        worth_ns = max(LATE_TIMES * int(np.median(lasted_ns)), LATE_SHARE * advice.measured_ns)
+        if np.quantile(late_ns, 0.95) < worth_ns or (delays := delays_with_priority(advice, lane)) is None:
+            continue
+        row = int(own[longest])
+        base = finding_of(trace, row, Cause.GRID_FILLS_DEVICE, int(late_ns[longest]))
+        # Latency is the loss here, not throughput: with priority or without the whole takes as long.
+        others = np.flatnonzero(rows & (trace.lane != lane) & (trace.start_ns < trace.start_ns[row]))
+        before = int(others[np.argmax(trace.end_ns[others])]) if len(others) else row
+        helps = delays[1].most_ns <= 0.5 * delays[0].most_ns
+        fix = sooner(trace, advice, base) if helps else make_room(trace, row, before)
+        most_ns, median_ns = (format_ns(int(np.quantile(late_ns, share))) for share in (0.95, 0.5))
+        waited = f"{median_ns} in the median, and 5% of them {most_ns} or longer"
+        text = f"{len(own):,} short kernels of {stream!r} waited for room on the SMs: {waited}."
+        found.append(replace(base, text=text, fix=fix, piece_count=len(own), waited_ns=int(late_ns.sum()), other_row=before))
+    return found
+
+
+def sooner(trace: Trace, advice: Advice, finding: Finding) -> str:
+    """Say how much sooner work would begin with priority, where all of it takes as long in any order."""
+    before = finding.other_row
+    if before >= 0 and trace.lanes[int(trace.lane[finding.row])].priority < trace.lanes[int(trace.lane[before])].priority:
+        return f"{SHARED} {make_room(trace, finding.row, before)}"
+    told = delays_with_priority(advice, int(trace.lane[finding.row]))
+    if told is None or told[0].most_ns - told[1].most_ns < LEAST_DELAY * told[0].most_ns:
+        return f"{SHARED} In another order they take as long."
+    stream = repr(display_name(finding.stream, 40))
+    (median_ns, most_ns), after = told
+    return (
+        f"{SHARED} In all they take as long in any order. With priority, lab.stream({stream}, priority=-1), work of {stream} "
+        f"would begin {format_ns(after.median_ns)} after it could (median; {format_ns(median_ns)} now), 95% of it within "
+        f"{format_ns(after.most_ns)} ({format_ns(most_ns)} now). Blocks that run are not pushed out."
+    )
