@@ -63,7 +63,7 @@ _ALLOCATES = re.compile(
 )
 _LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
 _FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
-_FAULTS = re.compile(r"\((managed|managed, page fault)\)$|^GPU page faults$")
+_FAULTS = re.compile(r"[HD]toD \(managed(, page fault)?\)$|\(managed, eviction\)$|^GPU page faults$")
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
 LONGER = (Cause.SLOWED_DOWN, Cause.PAGE_FAULTS)

@@ -14,7 +14,8 @@ from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, siz
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, Int64Array, LaneKind, SpanKind
 
-HARDWARE_QUEUES = 8  # How many streams have a queue of their own by default. Source: CUDA's CUDA_DEVICE_MAX_CONNECTIONS
+HARDWARE_QUEUES, AMD_QUEUES = 8, 4
+"""How many streams have a queue of their own by default. Source: CUDA_DEVICE_MAX_CONNECTIONS; ROCm's GPU_MAX_HW_QUEUES."""
 TOGETHER_SHARE = 0.01  # Processes whose kernels ran at once for more than this share of their time do not take turns
 TAIL_SHARE = 0.1  # For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once
 FEW = 5  # From how many launches on a median is told, or a rule of all of them
@@ -22,6 +23,7 @@ SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
 """A launch that takes longer than this, and this many times the median of its kind, did more than to launch."""
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
+_AMD = re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d")
 _OF_CARD = re.compile(r"^(cu|hip|nccl|ur[A-Z]|ze[A-Z])")
 PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
 _ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
@@ -33,6 +35,17 @@ SURE = tuple(Certainty)
 
 Calls = tuple[Cause, Int64Array]  # A cause, and the rows of the calls that have it
 Part = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
+
+
+def is_of_amd(trace: Trace) -> bool:
+    """Tell whether the cards are AMD's: by the name of the first, or where it has none by calls of HIP."""
+    name = trace.metadata.device.name
+    return bool(_AMD.search(name)) or ("NVIDIA" not in name and any(one.startswith("hip") for one in trace.names))
+
+
+def hardware_queue_count(trace: Trace) -> int:
+    """Return how many streams have a hardware queue of their own, where nothing else was set."""
+    return AMD_QUEUES if is_of_amd(trace) else HARDWARE_QUEUES
 
 
 def part(piece: Int64Array, cause: Cause | Int64Array, sure: Certainty | Int64Array, *rest: Int64Array) -> Part:
@@ -188,7 +201,7 @@ def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolAr
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before
     used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
-    is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
+    is_many = (used > hardware_queue_count(trace))[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
     left = np.flatnonzero(near & ~is_known)
     in_order = np.zeros(len(row), bool)

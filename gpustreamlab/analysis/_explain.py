@@ -73,6 +73,8 @@ SLOWED_TOLD = 4  # How many kernels that were slowed are told by their names
 IDLE_SHARE = 0.05  # From which share of that time on it is told that the card was idle while the host was in a call
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
+AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
+HIDES_SHARE = 0.7  # A call hides behind a wait of the host that would save so much that this share of it is the call's
 WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
 NEEDS_DATA = "waits for data that streams need are kept as they are"  # What bounds the gain where waits for data do
 
@@ -206,7 +208,7 @@ def _explanation(
         findings += _idle_in_calls(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
-    return replace(result, findings=tuple(sorted(findings, key=_rank)))
+    return replace(result, findings=tuple(_ranked(findings)))
 
 
 def _idle_text(trace: Trace) -> str:
@@ -217,18 +219,32 @@ def _idle_text(trace: Trace) -> str:
     return f"one stream, {found.line}" if found.idle_ns > LEAST_SHARE * found.wall_ns else ""
 
 
-def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
-    """Return the key to sort findings by: what is promised, by how much; then the others by how long work waited.
+def _ranked(findings: Sequence[Finding]) -> list[Finding]:
+    """Sort findings: by what is promised, the most first; then the others by how long work waited.
 
     A tool that lets nothing overlap goes first, since without it the run is another one. A wait mostly orders data, so that
-    what can be mended without harm goes before it.
+    what can be mended without harm goes before it. A load of code comes once: waits of the host that come again and again go
+    before it. A call for which the whole card stood still goes before the wait that only shows it.
     """
-    is_run, saves_ns = finding.code is not Cause.SERIALISED_BY_TOOL, -finding.saves_ns
-    if finding.code is Cause.LAZY_LOAD:
-        saves_ns = -min(finding.saves_ns, finding.waited_ns)  # it is loaded once: what comes again and again counts for more
-    if finding.code is not Cause.EVENT_WAIT:
-        return is_run, saves_ns, False, -finding.waited_ns
-    return is_run, saves_ns, finding.pieces.need[0] == NEEDED, -finding.waited_ns * WAIT_WEIGHT
+    again_ns = max((sum(_worth_ns(one) for one in findings if one.code in some) for some in SAME_KIND), default=0)
+    idle_ns = max((one.waited_ns for one in findings if one.code is Cause.HOST_CALL and one.other is None), default=0)
+
+    def rank(finding: Finding) -> tuple[bool, int, bool, float]:
+        is_run, saves_ns, waited_ns = finding.code is not Cause.SERIALISED_BY_TOOL, finding.saves_ns, float(finding.waited_ns)
+        if finding.code is Cause.LAZY_LOAD and again_ns > AGAIN_SHARE * saves_ns:
+            saves_ns = min(saves_ns, finding.waited_ns)
+        elif finding.code is Cause.HOST_CALL and finding.other is None:
+            waits_ns = [one.saves_ns for one in findings if one.code in SAME_KIND[0]]
+            saves_ns = max([0, *(1 + ns for ns in waits_ns if idle_ns >= HIDES_SHARE * ns)])
+        elif finding.code is Cause.EVENT_WAIT:
+            return is_run, -saves_ns, finding.pieces.need[0] == NEEDED, -waited_ns * WAIT_WEIGHT
+        return is_run, -saves_ns, False, -waited_ns
+
+    return sorted(findings, key=rank)
+
+
+def _worth_ns(finding: Finding) -> int:
+    return finding.saves_ns or finding.bound_ns
 
 
 # What changing it gains

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,18 @@ _BY_CALL = (
     *(Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL),
     Cause.PAGEABLE_COPY,
 )
+_HINTS = (
+    (
+        re.compile(r"^aten::(_to_copy|to|copy_|contiguous|clone|pin_memory)$"),
+        "It copies or converts on the host: let the data have the type and layout of the card before, or convert on the card.",
+    ),
+    (
+        re.compile(r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero|equal)$"),
+        "It reads a value of the card: keep that on the card, or read it behind the loop.",
+    ),
+    (re.compile(r"DataLoader"), "It waits for the next batch: use more workers, and pin_memory=True."),
+)
+"""What to do about an operation of torch in which the host was."""
 LEAST_BOUND_SHARE = 0.5  # From which share of its time idle for the host a stream is bound by it
 LEAST_BOUND_GAPS = 20  # From how many gaps on that is a habit
 LEAST_BOUND_NS = 10_000_000  # From which time on it is worth telling
@@ -158,7 +171,8 @@ def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
     name = trace.names[int(trace.name[found])]
     inside_ns = int(min(trace.end_ns[found], to_ns[0]) - max(trace.start_ns[found], from_ns[0]))
     told = f" The host was in {display_name(name, _NAME_WIDTH)} meanwhile ({format_ns(inside_ns)})."
-    return replace(finding, operation=name, text=f"{finding.text}{told}")
+    hints = [f"{hint} " for sign, hint in _HINTS if sign.search(name) and finding.code in _OF_HOST]
+    return replace(finding, operation=name, text=f"{finding.text}{told}", fix=f"{''.join(hints)}{finding.fix}")
 
 
 def find_host_bound(trace: Trace, streams: Iterable[int], pieces: Pieces) -> tuple[HostBound, ...]:

@@ -52,6 +52,7 @@ _GPU_COLUMNS = {
     "warps": "maxWarpsPerSm",
     "warp": "threadsPerWarp",
     "engines": "asyncEngines",
+    "bandwidth": "memoryBandwidth",
 }
 _MASK_WORD = re.compile(r"0x[0-9a-fA-F]{1,8}")
 
@@ -349,6 +350,7 @@ class Places:
             sm_count=min(of["sms"], _MOST_SMS),
             compute_capability=(of["major"], of["minor"]),
             memory_bytes=of["memory"],
+            memory_bytes_per_s=of["bandwidth"] or None,
             copy_engines=of["engines"] or None,
             sm_limits=SMLimits(**{name: number if number < 1 << 40 else 0 for name, number in limits.items()}),
         )
