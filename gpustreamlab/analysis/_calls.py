@@ -11,7 +11,7 @@ from gpustreamlab.analysis._pieces import StepTime
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
-MOST_OF, TIMES = 0.5, 1.5
+MOST_OF, TIMES, TIMES_CALL = 0.5, 1.5, 4
 """An operation counts for a time in which it was open for more than this share of it, and if it lasts no longer than so many
 times: what does much else says little."""
 
@@ -71,19 +71,23 @@ def longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int
     return longest
 
 
-def open_operations(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+def open_operations(
+    trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array, *, of_call: bool = False
+) -> Int64Array:
     """Return the innermost range that others named on a thread, in which it was for most of some time, or -1.
 
-    Such are operations of a framework (``aten::copy_``) and ranges of NVTX.
+    Such are operations of a framework (``aten::copy_``) and ranges of NVTX. What made a call may take longer than what was done
+    in a gap.
     """
     found, ranges = np.full(len(lane), -1, np.int64), np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.ANNOTATION))
+    times = TIMES_CALL if of_call else TIMES
     for thread in np.unique(lane).tolist():
         own = ranges[trace.lane[ranges] == thread]
         start_ns, end_ns = trace.start_ns[own], trace.end_ns[own]
         for place in np.flatnonzero(lane == thread).tolist():
             inside_ns = np.minimum(end_ns, to_ns[place]) - np.maximum(start_ns, from_ns[place])
             asked_ns = to_ns[place] - from_ns[place]
-            fits = np.flatnonzero((inside_ns > MOST_OF * asked_ns) & (end_ns - start_ns <= TIMES * asked_ns))
+            fits = np.flatnonzero((inside_ns > MOST_OF * asked_ns) & (end_ns - start_ns <= times * asked_ns))
             if len(fits):
                 found[place] = own[fits[np.argmin((end_ns - start_ns)[fits])]]
     return found

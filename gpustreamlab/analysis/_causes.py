@@ -34,7 +34,7 @@ from gpustreamlab.analysis._device_causes import (
     part_of,
     piece_of,
 )
-from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
+from gpustreamlab.analysis._host_waits import ALLOCATES, is_blocking, pageable_copies
 from gpustreamlab.analysis._pieces import Pieces, StepTime, last_of_others
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -58,9 +58,6 @@ COPY_SHARE = 0.5
 """A call that copies pageable memory is held up by the copy if that takes this share of it, else by what stood in front."""
 LEAST_SHARE = 0.1  # A cause of the host counts from this share of the time for which the launch was late
 
-_ALLOCATES = re.compile(
-    r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE
-)
 _LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
 _FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
 _FAULTS = re.compile(r"[HD]toD \(managed(, page fault)?\)$|\(managed, eviction\)$|^GPU page faults$")
@@ -353,7 +350,7 @@ def _blocking_calls(trace: Trace, slow: Sequence[Calls]) -> Iterator[Calls]:
     if not (trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any():
         return
     of = partial(named_calls, trace)
-    allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
+    allocates, syncs = of(ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
     copy = pageable_copies(trace)
     # A copy that takes little of its call waited for the work in front of it: pinned memory would change nothing.
     pageable = (copy >= 0) & ~syncs & (lasted_ns(trace, copy) >= COPY_SHARE * trace.duration_ns)

@@ -20,6 +20,7 @@ from gpustreamlab.analysis._busy import (
     require_one_rank,
     require_trace,
 )
+from gpustreamlab.analysis._calls import thread_lanes
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes, idle_in_calls
 from gpustreamlab.analysis._changes import Run, apart, in_one_stream
@@ -32,7 +33,7 @@ from gpustreamlab.analysis._pieces import LatePieces, Pieces, StepTime, find_pie
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.analysis._stacks import find_host_bound, name_threads, with_operation
+from gpustreamlab.analysis._stacks import find_host_bound, in_operation, name_threads, with_operation
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
@@ -200,7 +201,7 @@ def _explanation(
         slowed_ns = max((one.bound_ns for one in findings if one.code is Cause.SLOWED_DOWN), default=0)
         advice = replace(advice, slowed_ns=slowed_ns)
         asked = set() if least_ns is not None else {*used.tolist()} if is_part else {*range(len(trace.lanes))}
-        findings = _with_steps(trace, advice, findings, asked)
+        findings = _with_steps(trace, pieces, advice, findings, asked)
         if least_ns is None and advice.is_certain:
             findings += _short_and_late(trace, rows, advice, findings)
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
@@ -289,7 +290,7 @@ def _forecast(advice: Advice) -> Forecast:
     )
 
 
-def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], asked: set[int]) -> list[Finding]:
+def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence[Finding], asked: set[int]) -> list[Finding]:
     """Give each change to the finding that it mends, or make one where it is of the lanes asked for.
 
     What is then left of the others was scheduled anew.
@@ -306,17 +307,17 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], asked
         first = works[step.places[0] if step.places else 0]
         held = step.held or [(call.row, works[call.works[0]].row) for call in step.shortened]
         base = joined(own) if own else _finding_of(trace, first.row, step.cause, step.gain_ns, held)
-        text, fix = _texts_of_call(trace, base) if step.shortened and not own else step_texts(trace, step)
-        told.append(
-            replace(
-                base,
-                step=number,
-                saves_ns=0 if advice.is_bound else step.gain_ns,
-                bound_ns=step.gain_ns if advice.is_bound else 0,
-                text=base.text if own else text,
-                fix=fix or base.fix,
-            )
+        is_of_call = not own and (step.shortened or step.cause is Cause.ALLOC_SYNC)
+        text, fix = _texts_of_call(trace, base) if is_of_call else step_texts(trace, step)
+        changed = replace(
+            base,
+            step=number,
+            saves_ns=0 if advice.is_bound else step.gain_ns,
+            bound_ns=step.gain_ns if advice.is_bound else 0,
+            text=base.text if own else text,
+            fix=fix or base.fix,
         )
+        told.append(changed if own or changed.call_row < 0 else with_operation(trace, pieces, changed))
         left = [one for one in left if not any(one is mended for mended in own)]
     return [*told, *left]
 
@@ -459,25 +460,16 @@ def _not_offered(
     happened, fix = TEXTS[Cause.NOT_OFFERED]
     stream = trace.lanes[int(trace.lane[row])].name
     words = {"missing": format_ns(missing_ns), "stream": display_name(stream, 40), "longest": format_ns(to_ns - from_ns)}
-    return [
-        Finding(
-            code=Cause.NOT_OFFERED,
-            certainty=Certainty.PROVED,
-            stream=stream,
-            other=None,
-            saves_ns=0,
-            bound_ns=min(missing_ns, unexplained_ns),
-            waited_ns=min(missing_ns, unexplained_ns),
-            piece_count=1,
-            pair_count=1,
-            row=row,
-            other_row=-1,
-            call_row=-1,
-            text=happened.format(**words),
-            fix=fix,
-            pieces=pieces_on_time(trace, row, min(missing_ns, unexplained_ns)),
-        )
-    ]
+    worth_ns = min(missing_ns, unexplained_ns)
+    finding = replace(
+        _finding_of(trace, row, Cause.NOT_OFFERED, worth_ns),
+        bound_ns=worth_ns,
+        waited_ns=worth_ns,
+        text=happened.format(**words),
+        fix=fix,
+    )
+    lane = int(thread_lanes(trace, pieces.launch)(np.array([row]))[0])
+    return [in_operation(trace, finding, lane, from_ns, to_ns)]
 
 
 def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:

@@ -61,8 +61,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.HOST_CALL: (
             "{call} held up the host before it launched {work}.",
-            "Make that call before the loop, from another thread, or before you wait for what runs; upload a graph first, with "
-            "cudaGraphUpload.",
+            "Make that call before the loop, from another thread, or before you wait for what runs{upload}.",
         ),
         Cause.COOPERATIVE: (
             "{work} is a cooperative launch, all blocks of which have to be on the SMs at once; {other} had some of these for "
@@ -156,7 +155,6 @@ _AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
     {
         Cause.LAZY_LOAD: "Run it once before you measure, or set HIP_ENABLE_DEFERRED_LOADING=0 before the process starts.",
         Cause.ALLOC_SYNC: "Allocate before the loop, or from a pool: hipMallocAsync, or the caching allocator of torch.",
-        Cause.HOST_CALL: TEXTS[Cause.HOST_CALL][1].replace("cudaGraphUpload", "hipGraphUpload"),
         Cause.COOPERATIVE: f"Launch it first, with fewer blocks, or give the other one compute units of its own: {_OWN_UNITS}.",
         Cause.TIME_SLICED: "Put the work into one process, with streams.",
         Cause.PAGE_FAULTS: TEXTS[Cause.PAGE_FAULTS][1].replace("cudaMem", "hipMem"),
@@ -226,6 +224,7 @@ def finding_texts(
         "stream": stream(row),
         "other_stream": stream(before),
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
+        "upload": _upload(name(call)),
         "lasted": lasted(row),
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
@@ -389,6 +388,11 @@ def _launch_earlier(trace: Trace, *, has_call: bool) -> str:
         return "What the host did is not in the trace: lab.capture('kernels', host=True), and run it again."
     thread = ", from a second thread," if len(trace.threads) < 2 else ""  # what has several may well do that
     return f"Launch it earlier{thread} or as part of a CUDA graph."
+
+
+def _upload(call: str) -> str:
+    """Say of a call for a graph what makes its launch short."""
+    return f"; upload the graph first, with {call[: call.index('Graph')]}GraphUpload" if "Graph" in call else ""
 
 
 def _wait_instead(call: str, stream: str, other: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,10 @@ HELD_SHARE, LEAST_UNTOLD_NS = 0.5, 100_000
 """The same share where it is not told what memory it is, and how long such a copy takes at least."""
 RETURN_WITHIN_NS = 50_000
 """Within this time of the end of what it waited for a synchronisation returns."""
+ALLOCATES = re.compile(
+    r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE
+)
+"""Calls that allocate memory, or free it."""
 _CALLS_OF = {
     KINETO_BACKEND: "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
     NSYS_BACKEND: "nsys profile --trace=cuda,nvtx",
@@ -276,7 +281,7 @@ def copy_rates(trace: Trace, device: Device | None = None) -> CopyRates:
     none = np.zeros(len(trace), np.int64)
     size_bytes, detail = trace.extra.get("size_bytes", none), trace.extra.get("detail", none - 1)
     of_card = np.array([lane.device == card.ordinal for lane in trace.lanes], bool)[trace.lane]
-    is_slow = np.array([*("pageable" in text.full_name for text in trace.details), True])[detail]
+    is_slow = np.array([*("pageable" in text.full_name.lower() for text in trace.details), True])[detail]
     is_copy = of_card & ~is_slow & (trace.kind == SPAN_KINDS.index(SpanKind.COPY)) & (size_bytes >= LEAST_RATE_BYTES)
 
     def fastest(direction: str) -> float | None:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -203,7 +204,7 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
     fit = blocks_that_fit(trace)[rows].tolist()
     is_copy = (trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)).tolist()
     kinds, pageable = _copy_kinds(trace, rows)
-    columns = (rows, trace.lane[rows], trace.duration_ns[rows])
+    columns = (rows, trace.lane[rows], _own_ns(trace, rows))
     for place, (row, lane, lasted_ns) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         seat = seats[lane]
         sms = card.sm_count if seat is None else len(seat)
@@ -218,12 +219,25 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
         yield Work(row, lane, lane, KERNEL, max(1, lasted_ns), grid, slots, sms, traffic[place], is_pageable=False)
 
 
+def _own_ns(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return how long each work took once the one in front on its stream had ended: dependent launches begin before that."""
+    order = rows[np.lexsort((trace.start_ns[rows], trace.lane[rows]))]
+    begin_ns, found = trace.start_ns[order], np.zeros(len(trace), np.int64)
+    for first, last in pairwise(np.append(np.flatnonzero(np.diff(trace.lane[order], prepend=-1)), len(order)).tolist()):
+        own = order[first:last]
+        begin_ns[first + 1 : last] = np.maximum(begin_ns[first + 1 : last], np.maximum.accumulate(trace.end_ns[own])[:-1])
+    found[order] = np.maximum(trace.end_ns[order] - begin_ns, 0)
+    return found[rows]
+
+
 def _copy_kinds(trace: Trace, rows: Int64Array) -> tuple[list[int], list[bool]]:
     """Tell which way copies went, and which were of pageable memory, by their names and by what they went between."""
     ways = [UPLOAD if "htod" in name.lower() else DOWNLOAD if "dtoh" in name.lower() else OTHER for name in trace.names]
     pageable = np.array([*("pageable" in name for name in trace.names), False])[trace.name[rows]]
     if "detail" in trace.extra:
-        pageable |= np.array([*("pageable" in one.full_name for one in trace.details), False])[trace.extra["detail"][rows]]
+        pageable |= np.array([*("pageable" in one.full_name.lower() for one in trace.details), False])[
+            trace.extra["detail"][rows]
+        ]
     kinds = np.array([*ways, OTHER], np.int64)[trace.name[rows]]
     return kinds.tolist(), (pageable & (kinds != OTHER)).tolist()
 

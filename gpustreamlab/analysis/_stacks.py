@@ -160,18 +160,21 @@ def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
     if finding.code not in (*_OF_HOST, *_BY_CALL):
         return finding
     if call >= 0:
-        lane, from_ns, to_ns = trace.lane[[call]].astype(np.int64), trace.start_ns[[call]], trace.end_ns[[call]]
-    else:
-        late = finding.pieces
-        lane = thread_lanes(trace, pieces.launch)(np.array([row]))
-        from_ns, to_ns = late.idle_since_ns[:1], late.launched_ns[:1]
-    found = int(open_operations(trace, lane, from_ns, to_ns)[0])
+        return in_operation(trace, finding, int(trace.lane[call]), int(trace.start_ns[call]), int(trace.end_ns[call]))
+    lane = int(thread_lanes(trace, pieces.launch)(np.array([row]))[0])
+    return in_operation(trace, finding, lane, int(finding.pieces.idle_since_ns[0]), int(finding.pieces.launched_ns[0]))
+
+
+def in_operation(trace: Trace, finding: Finding, lane: int, from_ns: int, to_ns: int) -> Finding:
+    """Name the operation in which a thread, by its lane, was for most of some time, and what to do about it."""
+    asked = (np.array([one]) for one in (lane, from_ns, to_ns))
+    found = int(open_operations(trace, *asked, of_call=finding.call_row >= 0)[0])
     if found < 0:
         return finding
     name = trace.names[int(trace.name[found])]
-    inside_ns = int(min(trace.end_ns[found], to_ns[0]) - max(trace.start_ns[found], from_ns[0]))
+    inside_ns = int(min(trace.end_ns[found], to_ns) - max(trace.start_ns[found], from_ns))
     told = f" The host was in {display_name(name, _NAME_WIDTH)} meanwhile ({format_ns(inside_ns)})."
-    hints = [f"{hint} " for sign, hint in _HINTS if sign.search(name) and finding.code in _OF_HOST]
+    hints = [f"{hint} " for sign, hint in _HINTS if sign.search(name) and finding.code not in _BY_CALL]
     return replace(finding, operation=name, text=f"{finding.text}{told}", fix=f"{''.join(hints)}{finding.fix}")
 
 
