@@ -370,16 +370,19 @@ IN_CALLS = (Cause.PAGEABLE_COPY, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_C
 """Causes of the host that are told as well where the whole card was idle meanwhile; waits have changes of their own."""
 
 
-def idle_in_calls(trace: Trace, pieces: Pieces) -> Iterator[tuple[Cause, Int64Array, Int64Array, Int64Array]]:
+def idle_in_calls(trace: Trace, pieces: Pieces, least_ns: int) -> Iterator[tuple[Cause, Int64Array, Int64Array, Int64Array]]:
     """Find calls in which a thread was while the whole card was idle, before it launched what came next.
 
-    Yields a cause, and for each such pause the row that came next, the longest call, and the time in such calls in ns.
+    Yields a cause, and for each such pause the row that came next, the longest call, and the time in such calls in ns; nothing
+    where the card was idle for less than `least_ns` in all.
     """
+    busy = union_edges(trace.start_ns[pieces.counted], trace.end_ns[pieces.counted])
+    from_ns, to_ns = busy[1:-1:2], busy[2::2]
+    if (to_ns - from_ns).sum() < least_ns:
+        return
     told = [(cause, calls) for cause, calls in _blocking_calls(trace, tuple(_slow_launches(trace))) if cause in IN_CALLS]
     if not any(len(calls) for _, calls in told):
         return
-    busy = union_edges(trace.start_ns[pieces.counted], trace.end_ns[pieces.counted])
-    from_ns, to_ns = busy[1:-1:2], busy[2::2]
     rows = np.flatnonzero(pieces.counted)
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     row = rows[np.searchsorted(trace.start_ns[rows], to_ns)]

@@ -350,7 +350,7 @@ def _idle_in_calls(trace: Trace, pieces: Pieces, findings: Sequence[Finding], le
     if any(one.saves_ns and one.code in CALLED for one in findings):
         return []
     found = []
-    for code, row, call, inside_ns in idle_in_calls(trace, pieces):
+    for code, row, call, inside_ns in idle_in_calls(trace, pieces, least_ns):
         for name in np.unique(trace.name[call]).tolist():
             own = np.flatnonzero(trace.name[call] == name)
             total_ns, longest = int(inside_ns[own].sum()), own[np.argmax(inside_ns[own])]

@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_080, 9),
     "adapters": (1_010, 4),
-    "analysis": (13_250, 37),
+    "analysis": (13_500, 37),
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (4_600, 15),
@@ -18,7 +18,7 @@ CEILINGS = {
     "cluster": (2_080, 7),
     "doors": (5_400, 16),
     "draw": (5_200, 15),
-    "exchange": (5_800, 21),
+    "exchange": (5_850, 21),
     "memory": (1_710, 6),
     "model": (2_990, 9),
     "notebook": (3_020, 11),
