@@ -262,8 +262,9 @@ def _queue(trace: Trace, *, is_proved: bool) -> str:
         return "both came through one hardware queue"
     if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > hardware_queue_count(trace):
         return "more streams than hardware queues share them"
-    tool = "lab.capture('kernels')"
-    setting, tool = ("GPU_MAX_HW_QUEUES", "rocprofv3") if is_of_amd(trace) else ("CUDA_DEVICE_MAX_CONNECTIONS", tool)
+    setting, tool = "CUDA_DEVICE_MAX_CONNECTIONS", "lab.capture('kernels')"
+    if is_of_amd(trace):
+        setting, tool = "GPU_MAX_HW_QUEUES", "rocprofv3"
     return (
         "all work of the two ran one after the other, in the order of its launches, as it does through one hardware queue "
         f"({setting}=1). Queues of kernels, which would tell, are not recorded; {tool} does it"
@@ -295,7 +296,7 @@ def _shares_taken(trace: Trace, row: int, before: int, waited_ns: int) -> str:
     if beside > alone:
         alone_ns = int(trace.end_ns[row] - trace.start_ns[row]) - waited_ns
         share = min(1.0, alone_ns * (beside / alone - 1) / max(1, waited_ns))
-        explains = "all" if share == 1.0 else f"{format_share(share)}"
+        explains = "all" if share == 1.0 else format_share(share)
         told += f", so that its {int(blocks[row]):,} blocks take {beside:,} turns in place of {alone:,}: {explains} of it"
         if share == 1.0:
             return f"{told}."
@@ -304,8 +305,10 @@ def _shares_taken(trace: Trace, row: int, before: int, waited_ns: int) -> str:
 
 def _each(trace: Trace, row: int) -> str:
     """Say what each block of a kernel takes most of, as a share of what an SM has; empty where that is little, or unknown."""
+    limits = trace.metadata.device.sm_limits
+    is_known = (limits.threads > 0, limits.registers > 0, limits.shared_bytes > 0)
     needs = [(int(needed[row]), int(there_are[row])) for needed, there_are in block_needs(trace)]
-    shares = [needed / there_are for needed, there_are in needs]
+    shares = [told * needed / there_are for told, (needed, there_are) in zip(is_known, needs, strict=True)]
     most = int(np.argmax(shares))
     if shares[most] <= LEAST_NEED:
         return ""

@@ -90,6 +90,18 @@ def test_what_blocks_take_most_of_is_said():
     assert "65,536 of the 65,536 bytes of shared memory of a compute unit" in finding.text
 
 
+def test_a_limit_that_is_not_told_is_not_said(tmp_path):
+    # GIVEN blocks of 1,024 threads that fill an SM of any card so far, and a card of which little is known
+    many = {"grid": [120, 1, 1], "block": [1024, 1, 1]}
+    events = [
+        *launched(30, 4_000, 10, stream=1, correlation=1, **many),
+        *launched(4_031, 1_000, 20, stream=2, correlation=2, **many),
+    ]
+    (finding,) = of(tmp_path, events, {"id": 0, "name": "a card", "numSms": 60}).explain().findings
+    assert finding.code is Cause.GRID_FILLS_DEVICE
+    assert "2,560" not in finding.text
+
+
 def test_full_units_are_not_ruled_out_where_the_file_does_not_tell_their_limits(tmp_path):
     device = {"id": 0, "name": "a card", "numSms": 60}
     events = [*launched(30, 4_000, 10, stream=1, correlation=1), *launched(4_031, 1_000, 20, stream=2, correlation=2)]
