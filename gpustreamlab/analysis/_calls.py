@@ -76,14 +76,15 @@ def open_operations(
 ) -> Int64Array:
     """Return the innermost range that others named on a thread, in which it was for most of some time, or -1.
 
-    Such are operations of a framework (``aten::copy_``) and ranges of NVTX. What made a call may take longer than what was done
-    in a gap.
+    Such are operations of a framework (``aten::copy_``) and ranges of NVTX. An operation that made a call may take longer than
+    what was done in a gap.
     """
     found, ranges = np.full(len(lane), -1, np.int64), np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.ANNOTATION))
-    times = TIMES_CALL if of_call else TIMES
+    is_operation = np.array([of_call and "::" in name for name in trace.names], bool)
     for thread in np.unique(lane).tolist():
         own = ranges[trace.lane[ranges] == thread]
         start_ns, end_ns = trace.start_ns[own], trace.end_ns[own]
+        times = np.where(is_operation[trace.name[own]], TIMES_CALL, TIMES)
         for place in np.flatnonzero(lane == thread).tolist():
             inside_ns = np.minimum(end_ns, to_ns[place]) - np.maximum(start_ns, from_ns[place])
             asked_ns = to_ns[place] - from_ns[place]
