@@ -98,7 +98,7 @@ from gpustreamlab.analysis._plan import (
 from gpustreamlab.analysis._quality import CHECKS, Doubt, Quality, quality
 from gpustreamlab.analysis._regions import Region, covers, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
-from gpustreamlab.analysis._report import dropped_text, empty_hint, html_of_table, missing_facts, pending_text
+from gpustreamlab.analysis._report import doubt_facts, dropped_text, empty_hint, html_of_table, missing_facts, pending_text
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, ArrivedSpans, OpenSpans, RowPlanner, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,

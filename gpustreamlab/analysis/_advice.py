@@ -14,7 +14,7 @@ import numpy as np
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
-from gpustreamlab.analysis._host_waits import copy_rates
+from gpustreamlab.analysis._host_waits import ALLOCATES, copy_rates
 from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
@@ -91,9 +91,12 @@ class Step:
 
     @property
     def held(self) -> list[tuple[int, int]]:
-        """Calls that waited and no longer do, each with the work that it launched or waited for, as rows of the trace."""
+        """Calls that waited and no longer do, or for less, each with the work that it launched or waited for, as rows."""
         program, kept = self.before.program, frozenset(self.after.program.calls)
-        gone = [call for call in program.calls if call.row >= 0 and call.awaits and call not in kept]
+        waiting = [call for call in program.calls if call.row >= 0 and call.awaits]
+        gone = [call for call in waiting if call not in kept]
+        if self.key == "pinned":
+            gone = gone or [call for call in waiting if not {*self.places}.isdisjoint(call.works)]
         return [(call.row, program.works[(call.works or call.awaits)[0]].row) for call in gone]
 
 
@@ -301,7 +304,7 @@ def _launch_ns(run: Run) -> int:
 def read_run(trace: Trace, rows: Int64Array, row_of: Sequence[int] | None = None) -> Run:
     """Read the program of a trace, and calibrate it; of a part of a trace with its rows as they are in the whole, -1 behind."""
     run = run_of(trace, read_program(trace, rows))
-    lasted_ns = trace.duration_ns[[work.row for work in run.program.works]]
+    lasted_ns = np.array([work.alone_ns for work in run.program.works], np.int64)
     if row_of is not None:
         works = tuple(Work(row_of[work.row], *work[1:]) for work in run.program.works)
         calls = tuple(Call(row_of[call.row], *call[1:]) for call in run.program.calls)
@@ -337,7 +340,7 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
     program = run.program
     found = [Option("pinned", Cause.PAGEABLE_COPY, _one(changes.pinned))]
     if program.has_calls:
-        found += _options_of_host(run, calls)
+        found += _options_of_host(trace, run, calls)
     found.append(Option("fine_waits", Cause.EVENT_WAIT, _one(changes.fine_waits)))
     found.append(Option("two_buffers", Cause.EVENT_WAIT, _one(changes.two_buffers)))
     if program.main_lane[1] >= ONE_STREAM_SHARE and len(run.memory.place):
@@ -358,13 +361,12 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
     return found
 
 
-def _options_of_host(run: Run, calls: Mapping[Cause, Sequence[int]]) -> Iterable[Option]:
-    waits = changes.host_waits(run.program)
-    of_device = [number for number, is_of_device in waits.items() if is_of_device]
-    of_stream = [number for number, is_of_device in waits.items() if not is_of_device]
-    for cause, numbers in ((Cause.HOST_SYNC_DEVICE, of_device), (Cause.HOST_SYNC_STREAM, of_stream)):
+def _options_of_host(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> Iterable[Option]:
+    waits = _waits_by_cause(trace, run)
+    for cause, numbers in waits.items():
         if numbers:
-            yield Option("host_waits", cause, _one(partial(_without_some, is_of_device=cause is Cause.HOST_SYNC_DEVICE)))
+            yield Option("host_waits", cause, _one(partial(_without_some, trace=trace, cause=cause)))
+    of_device, of_stream = (waits[cause] for cause in (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM))
     if of_device and of_stream:
         cause = Cause.HOST_SYNC_DEVICE if len(of_device) > len(of_stream) else Cause.HOST_SYNC_STREAM
         yield Option("host_waits", cause, _one(changes.no_host_waits))
@@ -373,9 +375,19 @@ def _options_of_host(run: Run, calls: Mapping[Cause, Sequence[int]]) -> Iterable
         yield Option("calls", cause, _one(partial(changes.calls_of, rows=frozenset(rows), cost_ns=_launch_ns(run))))
 
 
-def _without_some(run: Run, *, is_of_device: bool) -> Run | None:
-    waits = changes.host_waits(run.program)
-    return changes.without_waits(run, [number for number, of_device in waits.items() if of_device == is_of_device])
+def _waits_by_cause(trace: Trace, run: Run) -> dict[Cause, list[int]]:
+    """Return the waits of the host that hold up launches, by what makes them: a wait for a card, for a stream, or freeing."""
+    found: dict[Cause, list[int]] = {Cause.HOST_SYNC_DEVICE: [], Cause.HOST_SYNC_STREAM: [], Cause.ALLOC_SYNC: []}
+    for number, of_device in changes.host_waits(run.program).items():
+        row = run.program.calls[number].row
+        is_allocation = row >= 0 and ALLOCATES.search(trace.names[int(trace.name[row])]) is not None
+        cause = Cause.HOST_SYNC_DEVICE if of_device else Cause.HOST_SYNC_STREAM
+        found[Cause.ALLOC_SYNC if is_allocation else cause].append(number)
+    return found
+
+
+def _without_some(run: Run, *, trace: Trace, cause: Cause) -> Run | None:
+    return changes.without_waits(run, _waits_by_cause(trace, run)[cause])
 
 
 def _one(change: Callable[[Run], Run | None]) -> Callable[[Run], Sequence[Run]]:

@@ -11,7 +11,7 @@ from gpustreamlab.analysis._advice import Step
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import LaneKind
+from gpustreamlab.typing import Cause, LaneKind
 
 _NAME_WIDTH = 40
 _MOST_NAMES = 3
@@ -50,6 +50,8 @@ def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
     gone = [call for call in before.calls if call.awaits and call not in kept]
     names = sorted({trace.names[trace.name[call.row]] for call in gone if call.row >= 0})
     text = f"The host waited {count_text(len(gone), 'time')} in {_listed(names)} before it launched more."
+    if step.cause is Cause.ALLOC_SYNC:
+        return text, ""
     values = [call for call in gone if call.works and before.works[call.works[0]].kind != UPLOAD]
     small = [call for call in gone if call.works and before.works[call.works[0]].kind == UPLOAD]
     copies = [call for call in gone if not call.works and _is_behind_copy(before, call)]

@@ -36,6 +36,7 @@ from gpustreamlab.analysis._device_causes import (
     piece_of,
 )
 from gpustreamlab.analysis._host_waits import (
+    ALLOCATES,
     contain,
     is_blocking,
     lasted_ns,
@@ -68,12 +69,9 @@ COPY_SHARE = 0.5
 """A call that copies pageable memory is held up by the copy if that takes this share of it, else by what stood in front."""
 LEAST_SHARE = 0.1  # A cause of the host counts from this share of the time for which the launch was late
 
-_ALLOCATES = re.compile(
-    r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE
-)
 _LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
 _FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
-_FAULTS = re.compile(r"\((managed|managed, page fault)\)$|^GPU page faults$")
+_FAULTS = re.compile(r"[HD]toD \(managed(, page fault)?\)$|\(managed, eviction\)$|^GPU page faults$")
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
 LONGER = (Cause.SLOWED_DOWN, Cause.PAGE_FAULTS)
@@ -362,7 +360,7 @@ def _blocking_calls(trace: Trace, slow: Sequence[Calls]) -> Iterator[Calls]:
     if not (trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any():
         return
     of = partial(named_calls, trace)
-    allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
+    allocates, syncs = of(ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
     copy = pageable_copies(trace)
     # A copy that takes little of its call waited for the work in front of it: pinned memory would change nothing.
     pageable = (copy >= 0) & ~syncs & (lasted_ns(trace, copy) >= COPY_SHARE * trace.duration_ns)
@@ -382,15 +380,18 @@ IN_CALLS = (Cause.PAGEABLE_COPY, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_C
 """Causes of the host that are told as well where the whole card was idle meanwhile; waits have changes of their own."""
 
 
-def idle_in_calls(trace: Trace, pieces: Pieces) -> Iterator[tuple[Cause, Int64Array, Int64Array, Int64Array]]:
+def idle_in_calls(trace: Trace, pieces: Pieces, least_ns: int) -> Iterator[tuple[Cause, Int64Array, Int64Array, Int64Array]]:
     """Find calls in which a thread was while the whole card was idle, before it launched what came next.
 
-    Yields a cause, and for each such pause the row that came next, the longest call, and the time in such calls in ns.
+    Yields a cause, and for each such pause the row that came next, the longest call, and the time in such calls in ns; nothing
+    where the card was idle for less than `least_ns` in all.
     """
+    from_ns, to_ns = sweep(trace).steps.pauses_ns
+    if (to_ns - from_ns).sum() < least_ns:
+        return
     told = [(cause, calls) for cause, calls in _blocking_calls(trace, tuple(_slow_launches(trace))) if cause in IN_CALLS]
     if not any(len(calls) for _, calls in told):
         return
-    from_ns, to_ns = sweep(trace).steps.pauses_ns
     rows = np.flatnonzero(pieces.counted)
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     row = rows[np.searchsorted(trace.start_ns[rows], to_ns)]

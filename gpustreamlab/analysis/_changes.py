@@ -293,12 +293,16 @@ def streams_before(run: Run) -> Run | None:
 
 
 def calls_of(run: Run, rows: Collection[int], cost_ns: int) -> Run | None:
-    """Let some calls, by their rows, take so long at most, and wait for nothing."""
+    """Let some calls, by their rows, take so long at most, and wait for nothing; their work begins as that of others does."""
     chosen = frozenset(rows)
-    calls = tuple(
-        call._replace(cost_ns=min(cost_ns, call.cost_ns), awaits=(), back_ns=0) if call.row in chosen else call
-        for call in run.program.calls
-    )
+    latencies_ns = [call.latency_ns for call in run.program.calls if call.works]
+    usual_ns = int(np.median(latencies_ns)) if latencies_ns else 0
+
+    def quick(call: Call) -> Call:
+        latency_ns = min(call.latency_ns, usual_ns)
+        return call._replace(cost_ns=min(cost_ns, call.cost_ns), awaits=(), back_ns=0, latency_ns=latency_ns)
+
+    calls = tuple(quick(call) if call.row in chosen else call for call in run.program.calls)
     return run.with_program(calls=calls) if calls != run.program.calls else None
 
 

@@ -188,7 +188,7 @@ class TraceComparison(Reported):
         if (meta_a.simulated, meta_a.device_name) != (meta_b.simulated, meta_b.device_name):
             notes.append(f"Not the same device: a is {device_text(meta_a)}, b is {device_text(meta_b)}.")
         for which, meta in (("a", meta_a), ("b", meta_b)):
-            notes += [f"In {which}: {fact}." for fact in missing_facts(meta)]
+            notes += [f"In {which}: {fact.rstrip('.')}." for fact in missing_facts(meta)]
         return tuple(notes)
 
     def to_pandas(self) -> pd.DataFrame:

@@ -23,17 +23,22 @@ from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, siz
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, Int64Array, LaneKind, SpanKind
 
-HARDWARE_QUEUES = 8  # How many streams have a queue of their own by default. Source: CUDA's CUDA_DEVICE_MAX_CONNECTIONS
+HARDWARE_QUEUES, AMD_QUEUES = 8, 4
+"""How many streams have a queue of their own by default. Source: CUDA_DEVICE_MAX_CONNECTIONS; ROCm's GPU_MAX_HW_QUEUES."""
 TOGETHER_SHARE = 0.01  # Processes whose kernels ran at once for more than this share of their time do not take turns
 TAIL_SHARE = 0.1  # For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once
 FEW = 5  # From how many launches on a median is told, or a rule of all of them
 SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
 """A launch that takes longer than this, and this many times the median of its kind, did more than to launch."""
 
+LONG_CALL_NS = 20_000  # A call that launches nothing and takes longer holds the host for several launches
+
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
+_AMD = re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d")
 _OF_CARD = re.compile(r"^(cu|hip|nccl|ur[A-Z]|ze[A-Z])")
 PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
 _ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
+_STREAM_WAITS = re.compile(r"^(cu(da)?|hip)StreamWait(Event|Value)")
 _COOPERATIVE = re.compile(r"Cooperative", re.IGNORECASE)
 
 CODES = tuple(Cause)
@@ -42,6 +47,17 @@ SURE = tuple(Certainty)
 
 Calls = tuple[Cause, Int64Array]  # A cause, and the rows of the calls that have it
 Part = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
+
+
+def is_of_amd(trace: Trace) -> bool:
+    """Tell whether the cards are AMD's: by the name of the first, or where it has none by calls of HIP."""
+    name = trace.metadata.device.name
+    return bool(_AMD.search(name)) or ("NVIDIA" not in name and any(one.startswith("hip") for one in trace.names))
+
+
+def hardware_queue_count(trace: Trace) -> int:
+    """Return how many streams have a hardware queue of their own, where nothing else was set."""
+    return AMD_QUEUES if is_of_amd(trace) else HARDWARE_QUEUES
 
 
 def part(piece: Int64Array, cause: Cause | Int64Array, sure: Certainty | Int64Array, *rest: Int64Array) -> Part:
@@ -79,7 +95,9 @@ def long_calls(trace: Trace, known: Int64Array) -> Int64Array:
     is_long = named_calls(trace, _OF_CARD.match)
     is_long[known] = False
     rows = np.flatnonzero(is_long)
-    return rows[lasted_ns(trace, rows) > SLOW_CALL_NS]
+    least_ns = np.full(len(trace), LONG_CALL_NS)
+    least_ns[trace.edges.select(EdgeKind.LAUNCH).source] = SLOW_CALL_NS
+    return rows[lasted_ns(trace, rows) > least_ns[rows]]
 
 
 def of_device(trace: Trace, pieces: Pieces, slow: Sequence[Calls]) -> Iterator[Part]:
@@ -184,12 +202,27 @@ def _tests(
         since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
         last = time_in_calls(trace, functions, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
         yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns), before
+    yield Cause.EVENT_WAIT, Certainty.LIKELY, near(before) & _told_to_wait(trace, pieces, row, behind), before
     long = long_calls(trace, np.concatenate([row[:0], *(rows for _, rows in slow)]))
     is_long = (lasted_ns(trace, call) >= half_ns) & (trace.end_ns[call] <= trace.start_ns[row] + pieces.latency_ns)
     yield Cause.HOST_CALL, Certainty.LIKELY, np.isin(call, long) & is_long & ~near(before), before
     other, is_near = _other_tenant(trace, row, front)
     yield Cause.TIME_SLICED, Certainty.LIKELY, is_near, other
     yield from _one_queue(pieces, row, before, near(before))
+
+
+def _told_to_wait(trace: Trace, pieces: Pieces, row: Int64Array, behind: Int64Array) -> BoolArray:
+    """Tell which rows were launched behind a call that lets a stream wait, made since the launch before on their stream.
+
+    Which stream waits for what is not recorded where a trace has such calls and no edges of waits.
+    """
+    waits = np.flatnonzero(named_calls(trace, _STREAM_WAITS.match))
+    if not len(waits) or len(trace.edges.select(EdgeKind.WAIT)):
+        return np.zeros(len(row), bool)
+    since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
+    last = time_in_calls(trace, waits, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
+    told: BoolArray = (last >= 0) & (trace.start_ns[last] >= since_ns)
+    return told
 
 
 def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
@@ -199,7 +232,7 @@ def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolAr
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before
     used = np.bincount(device[[int(trace.lane[part[0]]) for part in sweep(trace).by_lane]], minlength=len(trace.devices))
-    is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
+    is_many = (used > hardware_queue_count(trace))[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
     left = np.flatnonzero(near & ~is_known)
     in_order = np.zeros(len(row), bool)

@@ -28,13 +28,14 @@ from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._host_findings import CALLED, finding_of, idle_call_findings, short_and_late, sooner, texts_of_call
+from gpustreamlab.analysis._host_waits import thread_lanes
 from gpustreamlab.analysis._needed_waits import NEEDED
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pieces, needed_chain_ns
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.analysis._stacks import find_host_bound, name_threads
+from gpustreamlab.analysis._stacks import find_host_bound, in_operation, name_threads, with_operation
 from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
@@ -72,6 +73,8 @@ SLOWED_TOLD = 4  # How many kernels that were slowed are told by their names
 IDLE_SHARE = 0.05  # From which share of that time on it is told that the card was idle while the host was in a call
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
+AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
+HIDES_SHARE = 0.7  # A call hides behind a wait of the host that would save so much that this share of it is the call's
 WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
 NEEDS_DATA = "waits for data that streams need are kept as they are"  # What bounds the gain where waits for data do
 
@@ -197,7 +200,7 @@ def _explanation(
         slowed_ns = max((one.bound_ns for one in findings if one.code is Cause.SLOWED_DOWN), default=0)
         advice = replace(advice, slowed_ns=slowed_ns)
         asked = set() if least_ns is not None else {*used.tolist()} if is_part else {*range(len(trace.lanes))}
-        findings = _with_steps(trace, advice, findings, asked)
+        findings = _with_steps(trace, pieces, advice, findings, asked)
         if least_ns is None and advice.is_certain:
             findings += short_and_late(trace, rows, advice, findings)
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
@@ -205,7 +208,7 @@ def _explanation(
         findings += idle_call_findings(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
-    return replace(result, findings=tuple(sorted(findings, key=_rank)))
+    return replace(result, findings=tuple(_ranked(findings)))
 
 
 def _idle_text(trace: Trace) -> str:
@@ -219,18 +222,32 @@ def _idle_text(trace: Trace) -> str:
     return f"one stream, {found.line}" if is_idle else "one stream, hardly ever idle: only faster work helps"
 
 
-def _rank(finding: Finding) -> tuple[bool, int, bool, float]:
-    """Return the key to sort findings by: what is promised, by how much; then the others by how long work waited.
+def _ranked(findings: Sequence[Finding]) -> list[Finding]:
+    """Sort findings: by what is promised, the most first; then the others by how long work waited.
 
     A tool that lets nothing overlap goes first, since without it the run is another one. A wait mostly orders data, so that
-    what can be mended without harm goes before it.
+    what can be mended without harm goes before it. A load of code comes once: waits of the host that come again and again go
+    before it. A call for which the whole card stood still goes before the wait that only shows it.
     """
-    is_run, saves_ns = finding.code is not Cause.SERIALISED_BY_TOOL, -finding.saves_ns
-    if finding.code is Cause.LAZY_LOAD:
-        saves_ns = -min(finding.saves_ns, finding.waited_ns)  # it is loaded once: what comes again and again counts for more
-    if finding.code is not Cause.EVENT_WAIT:
-        return is_run, saves_ns, False, -finding.waited_ns
-    return is_run, saves_ns, finding.pieces.need[0] == NEEDED, -finding.waited_ns * WAIT_WEIGHT
+    again_ns = max((sum(_worth_ns(one) for one in findings if one.code in some) for some in SAME_KIND), default=0)
+    idle_ns = max((one.waited_ns for one in findings if one.code is Cause.HOST_CALL and one.other is None), default=0)
+
+    def rank(finding: Finding) -> tuple[bool, int, bool, float]:
+        is_run, saves_ns, waited_ns = finding.code is not Cause.SERIALISED_BY_TOOL, finding.saves_ns, float(finding.waited_ns)
+        if finding.code is Cause.LAZY_LOAD and again_ns > AGAIN_SHARE * saves_ns:
+            saves_ns = min(saves_ns, finding.waited_ns)
+        elif finding.code is Cause.HOST_CALL and finding.other is None:
+            waits_ns = [one.saves_ns for one in findings if one.code in SAME_KIND[0]]
+            saves_ns = max([0, *(1 + ns for ns in waits_ns if idle_ns >= HIDES_SHARE * ns)])
+        elif finding.code is Cause.EVENT_WAIT:
+            return is_run, -saves_ns, finding.pieces.need[0] == NEEDED, -waited_ns * WAIT_WEIGHT
+        return is_run, -saves_ns, False, -waited_ns
+
+    return sorted(findings, key=rank)
+
+
+def _worth_ns(finding: Finding) -> int:
+    return finding.saves_ns or finding.bound_ns
 
 
 # What changing it gains
@@ -275,7 +292,7 @@ def _forecast(advice: Advice) -> Forecast:
     )
 
 
-def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], asked: set[int]) -> list[Finding]:
+def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence[Finding], asked: set[int]) -> list[Finding]:
     """Give each change to the finding that it mends, or make one where it is of the lanes asked for.
 
     What is then left of the others was scheduled anew.
@@ -292,17 +309,17 @@ def _with_steps(trace: Trace, advice: Advice, findings: Sequence[Finding], asked
         first = works[step.places[0] if step.places else 0]
         held = step.held or [(call.row, works[call.works[0]].row) for call in step.shortened]
         base = joined(own) if own else finding_of(trace, first.row, step.cause, step.gain_ns, held)
-        text, fix = texts_of_call(trace, base) if step.shortened and not own else step_texts(trace, step)
-        told.append(
-            replace(
-                base,
-                step=number,
-                saves_ns=0 if advice.is_bound else step.gain_ns,
-                bound_ns=step.gain_ns if advice.is_bound else 0,
-                text=base.text if own else text,
-                fix=fix or base.fix,
-            )
+        is_of_call = not own and (step.shortened or step.cause is Cause.ALLOC_SYNC)
+        text, fix = texts_of_call(trace, base) if is_of_call else step_texts(trace, step)
+        changed = replace(
+            base,
+            step=number,
+            saves_ns=0 if advice.is_bound else step.gain_ns,
+            bound_ns=step.gain_ns if advice.is_bound else 0,
+            text=base.text if own else text,
+            fix=fix or base.fix,
         )
+        told.append(changed if own or changed.call_row < 0 else with_operation(trace, pieces, changed))
         left = [one for one in left if not any(one is mended for mended in own)]
     return [*told, *left]
 
@@ -349,9 +366,16 @@ def _not_offered(
     happened, fix = TEXTS[Cause.NOT_OFFERED]
     stream = trace.lanes[int(trace.lane[row])].name
     words = {"missing": format_ns(missing_ns), "stream": display_name(stream, 40), "longest": format_ns(to_ns - from_ns)}
-    cost_ns = min(missing_ns, unexplained_ns)
-    found = finding_of(trace, row, Cause.NOT_OFFERED, cost_ns)
-    return [replace(found, bound_ns=cost_ns, waited_ns=cost_ns, text=happened.format(**words), fix=fix)]
+    worth_ns = min(missing_ns, unexplained_ns)
+    finding = replace(
+        finding_of(trace, row, Cause.NOT_OFFERED, worth_ns),
+        bound_ns=worth_ns,
+        waited_ns=worth_ns,
+        text=happened.format(**words),
+        fix=fix,
+    )
+    lane = int(thread_lanes(trace, pieces.launch)(np.array([row]))[0])
+    return [in_operation(trace, finding, lane, from_ns, to_ns)]
 
 
 def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:

@@ -6,15 +6,19 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpustreamlab.analysis._device_causes import HARDWARE_QUEUES
+import numpy as np
+
+from gpustreamlab.analysis._device_causes import hardware_queue_count, is_of_amd
+from gpustreamlab.analysis._host_waits import named_calls
 from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
-from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.analysis._utilization import blocks_that_fit
+from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, LaneKind, SpanKind
 
 _NAME_WIDTH = 40
+LEAST_NEED = 1 / 8  # From which share of an SM on it is told what a block takes
 
 TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
     {
@@ -57,8 +61,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.HOST_CALL: (
             "{call} held up the host before it launched {work}.",
-            "Make that call before the loop, from another thread, or before you wait for what runs; upload a graph first, with "
-            "cudaGraphUpload.",
+            "Make that call before the loop, from another thread, or before you wait for what runs{upload}.",
         ),
         Cause.COOPERATIVE: (
             "{work} is a cooperative launch, all blocks of which have to be on the SMs at once; {other} had some of these for "
@@ -71,7 +74,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "with green contexts where each needs SMs of its own: lab.partition(...).",
         ),
         Cause.PAGE_FAULTS: (
-            "{name} took {lasted}; for {waited} of that, pages of managed memory were moved: it used some that were not there.",
+            "{name} took {lasted}; for {waited} of that, pages of managed memory were moved: it used some that were not there."
+            "{evicted}",
             "Fetch the pages before: cudaMemPrefetchAsync on its stream, or cudaMemAdvise; or use device memory and copies. "
             "Where it goes on, look at the order in which its threads use them.",
         ),
@@ -84,7 +88,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "The two never run at once. Give the streams kernels to run meanwhile{or_back}.",
         ),
         Cause.GRID_FILLS_DEVICE: (
-            "{other} has {blocks} blocks and fills all {sms} SMs; {work} waited {queued} until some were free.",
+            "{other} has {blocks} blocks{each} and fills all {sms} SMs; {work} waited {queued} until some were free.",
             "{make_room}",
         ),
         Cause.PARTITION_SMALL: (
@@ -129,7 +133,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Unset CUDA_LAUNCH_BLOCKING, and run without tools that serialise kernels.",
         ),
         Cause.SLOWED_DOWN: (
-            "{name} took {waited} longer beside {other} than it takes alone (median of its launches).{sms_taken}",
+            "{name} took {waited} longer beside {other} than it takes alone (median of its launches).{shares_taken}",
             "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. If both are bound by memory, nothing is "
             "gained by overlap.",
         ),
@@ -144,6 +148,27 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
     }
 )
 """What happened and what to do, by cause; filled in by `finding_texts`."""
+
+_SM = re.compile(r"(\ban? )?\bSM(?=s?\b)")
+_OWN_UNITS = "hipExtStreamCreateWithCUMask"
+_AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
+    {
+        Cause.LAZY_LOAD: "Run it once before you measure, or set HIP_ENABLE_DEFERRED_LOADING=0 before the process starts.",
+        Cause.ALLOC_SYNC: "Allocate before the loop, or from a pool: hipMallocAsync, or the caching allocator of torch.",
+        Cause.COOPERATIVE: f"Launch it first, with fewer blocks, or give the other one compute units of its own: {_OWN_UNITS}.",
+        Cause.TIME_SLICED: "Put the work into one process, with streams.",
+        Cause.PAGE_FAULTS: TEXTS[Cause.PAGE_FAULTS][1].replace("cudaMem", "hipMem"),
+        Cause.PAGEABLE_COPY: "Let the host's side of the copy be pinned memory: hipHostMalloc, or tensor.pin_memory().",
+        Cause.SM_RESOURCES: f"Use smaller blocks or less shared memory, or share out the compute units: {_OWN_UNITS}.",
+        Cause.QUEUE_ALIAS: "Set GPU_MAX_HW_QUEUES=8 before the process starts, or use fewer streams. If they then run at once, "
+        "it was that.",
+        Cause.SERIALISED_BY_TOOL: "Unset HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL, and run without tools that serialise "
+        "kernels.",
+        Cause.SLOWED_DOWN: f"Share out the compute units: {_OWN_UNITS}; RCCL's blocks by NCCL_MAX_NCHANNELS. If both are bound "
+        "by memory, nothing is gained by overlap.",
+    }
+)
+"""What to do on a card of AMD, where that is something else."""
 
 
 def finding_texts(
@@ -199,12 +224,14 @@ def finding_texts(
         "stream": stream(row),
         "other_stream": stream(before),
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
+        "upload": _upload(name(call)),
         "lasted": lasted(row),
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
         "after": f"{format_ns(int(pieces.start_ns[piece]) - launched_ns)} after its launch" if is_known else "late",
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
+        "each": _each(trace, before) if code is Cause.GRID_FILLS_DEVICE and before >= 0 else "",
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
         "awaited": format_ns(int(min(pieces.start_ns[piece], trace.end_ns[before]) - pieces.idle_since_ns[piece])),
         "priority": str(trace.lanes[int(trace.lane[before])].priority),
@@ -219,48 +246,96 @@ def finding_texts(
         "or_back": "" if shares else ", or a copy in the other direction",
         "queue": _queue(trace, is_proved=is_proved),
         "make_room": make_room(trace, row, before),
-        "sms_taken": _sms_taken(trace, call, before) if code is Cause.SLOWED_DOWN else "",
+        "shares_taken": _shares_taken(trace, call, before, waited_ns) if code is Cause.SLOWED_DOWN else "",
+        "evicted": _evicted(trace, row) if code is Cause.PAGE_FAULTS else "",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
-    happened, fix = (text.format(**words) for text in TEXTS[code])
-    return happened, fix
+    happened, fix = TEXTS[code]
+    is_amd = is_of_amd(trace)
+    happened, fix = happened.format(**words), (_AMD_FIXES.get(code, fix) if is_amd else fix).format(**words)
+    return (_SM.sub(lambda found: f"{'a ' if found[1] else ''}compute unit", happened), fix) if is_amd else (happened, fix)
 
 
 def _queue(trace: Trace, *, is_proved: bool) -> str:
     """Say why two streams may share a hardware queue, and what would tell."""
     if is_proved:
         return "both came through one hardware queue"
-    if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > HARDWARE_QUEUES:
+    if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > hardware_queue_count(trace):
         return "more streams than hardware queues share them"
+    setting, tool = "CUDA_DEVICE_MAX_CONNECTIONS", "lab.capture('kernels')"
+    if is_of_amd(trace):
+        setting, tool = "GPU_MAX_HW_QUEUES", "rocprofv3"
     return (
         "all work of the two ran one after the other, in the order of its launches, as it does through one hardware queue "
-        "(CUDA_DEVICE_MAX_CONNECTIONS=1). Queues of kernels, which would tell, are not recorded; lab.capture('kernels') does it"
+        f"({setting}=1). Queues of kernels, which would tell, are not recorded; {tool} does it"
     )
 
 
-def _sms_taken(trace: Trace, row: int, before: int) -> str:
-    """Say what SMs that another kernel takes explain of how long one took, as far as their grids tell."""
+def _shares_taken(trace: Trace, row: int, before: int, waited_ns: int) -> str:
+    """Say what share other work had of the SMs or of the memory, and how much of what one kernel lost that explains.
+
+    Only what records tell is said: the grids of kernels, and the bytes of copies.
+    """
     blocks, sms = trace.extra.get("grid_blocks"), trace.metadata.device.sm_count
-    if blocks is None or before < 0 or not (sms and blocks[row] > 0 and blocks[before] > 0):
+    rate = trace.metadata.device.memory_bytes_per_s
+    if before < 0 or not sms:
+        return ""
+    if trace.kind[before] == SPAN_KINDS.index(SpanKind.COPY):
+        moved = int(trace.extra["size_bytes"][before]) if "size_bytes" in trace.extra else 0
+        lasted_ns = int(trace.end_ns[before] - trace.start_ns[before])
+        if not (rate and moved and lasted_ns):
+            return ""
+        took = moved * 1e9 / lasted_ns / rate
+        return f" The other takes {format_share(took)} of the memory's bandwidth and no SMs; the rest is caches or clocks."
+    if blocks is None or not (blocks[row] > 0 and blocks[before] > 0):
         return ""
     fit = blocks_that_fit(trace)[[row, before]]
     taken = min(sms - 1, -(-int(blocks[before]) // max(1, int(fit[1]))), int(blocks[before]))
     alone, beside = (-(-int(blocks[row]) // int(fit[0] * count)) for count in (sms, sms - taken))
-    waves = f", so that its {int(blocks[row]):,} blocks take {beside:,} turns in place of {alone:,}" if beside > alone else ""
-    return f" The other takes {taken:,} or more of the {sms:,} SMs{waves}; the rest is memory, caches or clocks."
+    told = f" The other takes {taken:,} or more of the {sms:,} SMs"
+    if beside > alone:
+        alone_ns = int(trace.end_ns[row] - trace.start_ns[row]) - waited_ns
+        share = min(1.0, alone_ns * (beside / alone - 1) / max(1, waited_ns))
+        explains = "all" if share == 1.0 else format_share(share)
+        told += f", so that its {int(blocks[row]):,} blocks take {beside:,} turns in place of {alone:,}: {explains} of it"
+        if share == 1.0:
+            return f"{told}."
+    return f"{told}; the rest is memory, caches or clocks."
+
+
+def _each(trace: Trace, row: int) -> str:
+    """Say what each block of a kernel takes most of, as a share of what an SM has; empty where that is little, or unknown."""
+    limits = trace.metadata.device.sm_limits
+    is_known = (limits.threads > 0, limits.registers > 0, limits.shared_bytes > 0)
+    needs = [(int(needed[row]), int(there_are[row])) for needed, there_are in block_needs(trace)]
+    shares = [told * needed / there_are for told, (needed, there_are) in zip(is_known, needs, strict=True)]
+    most = int(np.argmax(shares))
+    if shares[most] <= LEAST_NEED:
+        return ""
+    what = ("threads", "registers", "bytes of shared memory")[most]
+    return f", each of which takes {needs[most][0]:,} of the {needs[most][1]:,} {what} of an SM,"
+
+
+def _evicted(trace: Trace, row: int) -> str:
+    """Say that pages were thrown out to make room while a kernel ran, if any were."""
+    out = named_calls(trace, lambda name: name.endswith("(managed, eviction)"), SpanKind.ANNOTATION)
+    out &= (trace.start_ns < trace.end_ns[row]) & (trace.end_ns > trace.start_ns[row])
+    return " Others had to leave meanwhile: more is used than fits into the card's memory." if out.any() else ""
 
 
 def make_room(trace: Trace, row: int, before: int) -> str:
     """Say what to do for work that waits for SMs; priority is not advised to a stream that has it."""
     own, other = (trace.lanes[int(trace.lane[one])] for one in (row, before))
-    share = "lab.partition(new=16, rest='rest') and lab.stream('new', partition='new')"
+    units, share = "SMs", "lab.partition(new=16, rest='rest') and lab.stream('new', partition='new')"
+    if is_of_amd(trace):
+        units, share = "compute units", f"with {_OWN_UNITS}"
     if own.priority < other.priority:
         return (
-            f"Its stream has priority already ({own.priority}), which does not push out blocks that run. Give it SMs of its "
-            f"own, {share}, or let the other kernel have more blocks that each take less time."
+            f"Its stream has priority already ({own.priority}), which does not push out blocks that run. Give it {units} of "
+            f"its own, {share}, or let the other kernel have more blocks that each take less time."
         )
     return (
-        "Launch the shorter one first, or give it a stream with priority or with SMs of its own: "
+        f"Launch the shorter one first, or give it a stream with priority or with {units} of its own: "
         f"lab.stream('new', priority=-1), or {share}."
     )
 
@@ -288,7 +363,7 @@ def _ruled_out(trace: Trace, rows: list[int]) -> str:
         "one copy engine": not are_copies or trace.metadata.device.copy_engines is not None or not trace.metadata.imported,
         "an event that its stream waited for": has_calls and trace.metadata.waits_told,
         "a slow launch": has_calls,
-        "full SMs": "grid_blocks" in trace.extra and trace.metadata.device.sm_count > 0,
+        "full SMs": "grid_blocks" in trace.extra and _knows_sms(trace),
     }
     if trace.metadata.waits_told and any("WaitEvent" in name for name in trace.names):
         # A wait whose event was recorded before the capture leaves no edge.
@@ -296,6 +371,14 @@ def _ruled_out(trace: Trace, rows: list[int]) -> str:
     lacks = [what for what, is_known in known.items() if not is_known]
     unknown = f". Not recorded, so that nobody can tell: {', '.join(lacks)}" if lacks else ""
     return (", ".join(what for what, is_known in known.items() if is_known) or "nothing") + unknown
+
+
+def _knows_sms(trace: Trace) -> bool:
+    """Tell whether all is known by which kernels fill the SMs of a card."""
+    limits = [
+        (one.sm_count, one.sm_limits.threads, one.sm_limits.registers, one.sm_limits.shared_bytes) for one in trace.devices
+    ]
+    return all(map(all, limits))
 
 
 _ELSE_FEWER = "It may have waited in between: lab.capture('kernels', host=True), and run it again. Else make fewer,"
@@ -308,6 +391,11 @@ def _launch_earlier(trace: Trace, *, has_call: bool) -> str:
         return "What the host did is not in the trace: lab.capture('kernels', host=True), and run it again."
     thread = ", from a second thread," if len(trace.threads) < 2 else ""  # what has several may well do that
     return f"Launch it earlier{thread} or as part of a CUDA graph."
+
+
+def _upload(call: str) -> str:
+    """Say of a call for a graph what makes its launch short."""
+    return f"; upload the graph first, with {call[: call.index('Graph')]}GraphUpload" if "Graph" in call else ""
 
 
 def _wait_instead(call: str, stream: str, other: str) -> str:

@@ -57,7 +57,7 @@ def idle_call_findings(trace: Trace, pieces: Pieces, findings: Sequence[Finding]
     if any(one.saves_ns and one.code in CALLED for one in findings):
         return []
     found = []
-    for code, row, call, inside_ns in idle_in_calls(trace, pieces):
+    for code, row, call, inside_ns in idle_in_calls(trace, pieces, least_ns):
         for name in np.unique(trace.name[call]).tolist():
             own = np.flatnonzero(trace.name[call] == name)
             total_ns, longest = int(inside_ns[own].sum()), own[np.argmax(inside_ns[own])]

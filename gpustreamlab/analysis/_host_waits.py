@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +22,13 @@ HELD_SHARE, LEAST_UNTOLD_NS = 0.5, 100_000
 """The same share where it is not told what memory it is, and how long such a copy takes at least."""
 RETURN_WITHIN_NS = 50_000
 """Within this time of the end of what it waited for a synchronisation returns."""
-MOST_OF, TIMES = 0.5, 1.5
+MOST_OF, TIMES, TIMES_CALL = 0.5, 1.5, 4
 """An operation counts for a time in which it was open for more than this share of it, and if it lasts no longer than so many
 times: what does much else says little."""
+ALLOCATES = re.compile(
+    r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE
+)
+"""Calls that allocate memory, or free it."""
 _CALLS_OF = {
     KINETO_BACKEND: "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
     NSYS_BACKEND: "nsys profile --trace=cuda,nvtx",
@@ -273,7 +278,7 @@ def copy_rates(trace: Trace, device: Device | None = None) -> CopyRates:
     none = np.zeros(len(trace), np.int64)
     size_bytes, detail = trace.extra.get("size_bytes", none), trace.extra.get("detail", none - 1)
     of_card = np.array([lane.device == card.ordinal for lane in trace.lanes], bool)[trace.lane]
-    is_slow = np.array([*("pageable" in text.full_name for text in trace.details), True])[detail]
+    is_slow = np.array([*("pageable" in text.full_name.lower() for text in trace.details), True])[detail]
     is_copy = of_card & ~is_slow & (trace.kind == SPAN_KINDS.index(SpanKind.COPY)) & (size_bytes >= LEAST_RATE_BYTES)
 
     def fastest(direction: str) -> float | None:
@@ -452,19 +457,24 @@ def longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int
     return longest
 
 
-def open_operations(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+def open_operations(
+    trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array, *, of_call: bool = False
+) -> Int64Array:
     """Return the innermost range that others named on a thread, in which it was for most of some time, or -1.
 
-    Such are operations of a framework (``aten::copy_``) and ranges of NVTX.
+    Such are operations of a framework (``aten::copy_``) and ranges of NVTX. An operation that made a call may take longer than
+    what was done in a gap.
     """
     found, ranges = np.full(len(lane), -1, np.int64), np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.ANNOTATION))
+    is_operation = np.array([of_call and "::" in name for name in trace.names], bool)
     for thread in np.unique(lane).tolist():
         own = ranges[trace.lane[ranges] == thread]
         start_ns, end_ns = trace.start_ns[own], trace.end_ns[own]
+        times = np.where(is_operation[trace.name[own]], TIMES_CALL, TIMES)
         for place in np.flatnonzero(lane == thread).tolist():
             inside_ns = np.minimum(end_ns, to_ns[place]) - np.maximum(start_ns, from_ns[place])
             asked_ns = to_ns[place] - from_ns[place]
-            fits = np.flatnonzero((inside_ns > MOST_OF * asked_ns) & (end_ns - start_ns <= TIMES * asked_ns))
+            fits = np.flatnonzero((inside_ns > MOST_OF * asked_ns) & (end_ns - start_ns <= times * asked_ns))
             if len(fits):
                 found[place] = own[fits[np.argmin((end_ns - start_ns)[fits])]]
     return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,14 @@ from gpustreamlab.analysis._utilization import blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import EdgeKind, Int64Array, LaneKind, MarkerKind, SpanKind
 
-KERNEL, UPLOAD, DOWNLOAD, OTHER = range(4)
+KERNEL, UPLOAD, DOWNLOAD, OTHER = KINDS = range(4)
 """Kinds of work: what needs SMs, what needs the copy engine into the device or out of it, and what needs neither."""
 HELD_SHARE = 0.5  # A copy of pageable memory held up its call where that went on until this share of it was done
 _MAKES_STREAM = re.compile(r"^(cu(da)?|hip)(Stream|GreenCtx|GreenCtxStream)Create", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)sync", re.IGNORECASE)
 SHORT_CALL_NS = 20_000  # Calls that take less, launch nothing and wait for nothing are no case for a change of their own
+SLOW_LAUNCH_NS = 100_000  # A launch that takes so long did more than to launch
+FREE_SHARE = 0.25  # Work whose stream was free by this share of its delay was not held up by that
 UNKNOWN_WAVES = 4  # Waves of a kernel whose grid is not known: it is taken to fill its SMs
 
 
@@ -201,7 +204,7 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
     fit = blocks_that_fit(trace)[rows].tolist()
     is_copy = (trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)).tolist()
     kinds, pageable = _copy_kinds(trace, rows)
-    columns = (rows, trace.lane[rows], trace.duration_ns[rows])
+    columns = (rows, trace.lane[rows], _own_ns(trace, rows))
     for place, (row, lane, lasted_ns) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         seat = seats[lane]
         sms = card.sm_count if seat is None else len(seat)
@@ -216,12 +219,25 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
         yield Work(row, lane, lane, KERNEL, max(1, lasted_ns), grid, slots, sms, traffic[place], is_pageable=False)
 
 
+def _own_ns(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return how long each work took once the one in front on its stream had ended: dependent launches begin before that."""
+    order = rows[np.lexsort((trace.start_ns[rows], trace.lane[rows]))]
+    begin_ns, found = trace.start_ns[order], np.zeros(len(trace), np.int64)
+    for first, last in pairwise(np.append(np.flatnonzero(np.diff(trace.lane[order], prepend=-1)), len(order)).tolist()):
+        own = order[first:last]
+        begin_ns[first + 1 : last] = np.maximum(begin_ns[first + 1 : last], np.maximum.accumulate(trace.end_ns[own])[:-1])
+    found[order] = np.maximum(trace.end_ns[order] - begin_ns, 0)
+    return found[rows]
+
+
 def _copy_kinds(trace: Trace, rows: Int64Array) -> tuple[list[int], list[bool]]:
     """Tell which way copies went, and which were of pageable memory, by their names and by what they went between."""
     ways = [UPLOAD if "htod" in name.lower() else DOWNLOAD if "dtoh" in name.lower() else OTHER for name in trace.names]
     pageable = np.array([*("pageable" in name for name in trace.names), False])[trace.name[rows]]
     if "detail" in trace.extra:
-        pageable |= np.array([*("pageable" in one.full_name for one in trace.details), False])[trace.extra["detail"][rows]]
+        pageable |= np.array([*("pageable" in one.full_name.lower() for one in trace.details), False])[
+            trace.extra["detail"][rows]
+        ]
     kinds = np.array([*ways, OTHER], np.int64)[trace.name[rows]]
     return kinds.tolist(), (pageable & (kinds != OTHER)).tolist()
 
@@ -252,14 +268,14 @@ def _calls_of(trace: Trace, rows: Int64Array, place: Int64Array, works: Sequence
     begin_ns = min((spans[0].start_ns for spans in threads), default=0)
     awaited = _awaited(trace, rows, place)
     makes = np.array([*(bool(_MAKES_STREAM.search(name)) for name in trace.names), False])
-    latency_ns = _latency_ns(trace, rows, place)
+    latencies_ns = _latencies_ns(trace, rows, place, [work.kind for work in works])
     cells_ns = np.array(sorted(mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL), np.int64)
     found: list[tuple[int, Call]] = []
     for thread, spans in enumerate(threads):
         last_ns = begin_ns
         next_ns = _next_launches(spans)
         for span, launch_ns in zip(spans, next_ns, strict=True):
-            call = _call_of(trace, works, span, awaited.get(span.row, ()), latency_ns)
+            call = _call_of(trace, works, span, awaited.get(span.row, ()), latencies_ns)
             is_making = span.row >= 0 and bool(makes[trace.name[span.row]])
             gap_ns = max(0, span.start_ns - last_ns)
             ends_cell = bool(np.searchsorted(cells_ns, launch_ns) > np.searchsorted(cells_ns, span.start_ns))
@@ -280,8 +296,11 @@ def _folded(calls: Sequence[Call]) -> Iterator[Call]:
             passed[call.thread] = passed.get(call.thread, 0) + call.gap_ns + call.cost_ns
 
 
-def _latency_ns(trace: Trace, rows: Int64Array, place: Int64Array) -> int:
-    """Return how long after its launch work begins that nothing holds up, in ns: the lower quartile of such delays."""
+def _latencies_ns(trace: Trace, rows: Int64Array, place: Int64Array, kinds: Sequence[int]) -> dict[int, int]:
+    """Return how long after its launch work begins that nothing holds up, by kind, in ns: the lower quartile of such delays.
+
+    A kind of which all work was held up begins as the others do.
+    """
     queued_ns = trace.queued_ns[rows]
     delay_ns = trace.start_ns[rows] - queued_ns
     free_ns = np.full(len(rows), np.iinfo(np.int64).min)
@@ -291,10 +310,15 @@ def _latency_ns(trace: Trace, rows: Int64Array, place: Int64Array) -> int:
     waits = trace.edges.select(EdgeKind.WAIT)
     is_own = place[waits.target] >= 0
     np.maximum.at(free_ns, place[waits.target[is_own]], trace.end_ns[waits.source[is_own]])
-    at_once = delay_ns[(delay_ns > 0) & (free_ns <= queued_ns)]
-    if len(at_once):
-        return int(np.quantile(at_once, 0.25, method="lower"))
-    return int(delay_ns[delay_ns > 0].min()) if (delay_ns > 0).any() else 0
+    is_free = (delay_ns > 0) & (free_ns <= queued_ns + FREE_SHARE * delay_ns)
+    some, share = (is_free, 0.25) if is_free.any() else (delay_ns > 0, 0.0)
+    if not some.any():
+        return dict.fromkeys(KINDS, 0)
+    of_kind, found = np.array(kinds), {}
+    for kind in KINDS:
+        own = delay_ns[some & (of_kind == kind)]
+        found[kind] = int(np.quantile(own if len(own) else delay_ns[some], share, method="lower"))
+    return found
 
 
 def _next_launches(spans: Sequence[_HostSpan]) -> list[int]:
@@ -306,15 +330,20 @@ def _next_launches(spans: Sequence[_HostSpan]) -> list[int]:
     return found[::-1]
 
 
-def _call_of(trace: Trace, works: Sequence[Work], span: _HostSpan, awaited: tuple[int, ...], latency_ns: int) -> Call:
+def _call_of(
+    trace: Trace, works: Sequence[Work], span: _HostSpan, awaited: tuple[int, ...], latencies_ns: Mapping[int, int]
+) -> Call:
     """Tell what a call costs, what it launches and what it waits for; who made it and when is for the caller to say."""
     lasted_ns = span.end_ns - span.start_ns
     if span.works:
         first = works[span.works[0]]
+        latency_ns = latencies_ns[first.kind]
         start_ns, end_ns = int(trace.start_ns[first.row]), int(trace.end_ns[first.row])
         if first.is_pageable and span.end_ns >= start_ns + HELD_SHARE * (end_ns - start_ns):
             return Call(span.row, 0, 0, latency_ns, span.works, latency_ns, span.works[:1], span.end_ns - end_ns)
-        return Call(span.row, 0, 0, lasted_ns, span.works, latency_ns)
+        # What a launch did besides, such as to load code, its work waits for.
+        is_behind = lasted_ns >= SLOW_LAUNCH_NS and start_ns >= span.end_ns
+        return Call(span.row, 0, 0, lasted_ns, span.works, max(latency_ns, lasted_ns) if is_behind else latency_ns)
     if awaited:
         ended_ns = max(int(trace.end_ns[works[one].row]) for one in awaited)
         back_ns = span.end_ns - max(span.start_ns, min(ended_ns, span.end_ns))

@@ -138,7 +138,7 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
             "without a record only. Record again, for a shorter time and behind a step to warm up.",
         )
     if meta.refused_records:
-        text = f"{count_text(meta.refused_records, 'record')} had no time, or one that cannot be, and were left out."
+        text = f"{count_text(meta.refused_records, 'record')} had no time: none, or one that cannot be. They are left out."
         yield Doubt("no time", meta.refused_records, 0, 0, text)
     error_ns = meta.kernel_error_ns + meta.host_error_ns
     early_ns = trace.start_ns[edges.source] - trace.start_ns[edges.target]

@@ -297,9 +297,14 @@ def device_text(meta: TraceMetadata) -> str:
     return f"{display_name(meta.device_name)} ({source})"
 
 
+def doubt_facts(meta: TraceMetadata) -> list[str]:
+    """Say what speaks against the trace, as a list of one; it comes first among `missing_facts`."""
+    return [display_name(meta.doubt.rstrip("."), NOTE_CHARACTERS)] if meta.doubt else []
+
+
 def missing_facts(meta: TraceMetadata) -> list[str]:
     """Say what the trace does not hold; empty where nothing is missing."""
-    facts = [display_name(meta.doubt.rstrip("."), NOTE_CHARACTERS)] if meta.doubt else []
+    facts = doubt_facts(meta)
     facts += [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
     if meta.capture_note:
         lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,18 @@ _BY_CALL = (
     *(Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL),
     Cause.PAGEABLE_COPY,
 )
+_HINTS = (
+    (
+        re.compile(r"^aten::(_to_copy|to|copy_|contiguous|clone|pin_memory)$"),
+        "It copies or converts on the host: let the data have the type and layout of the card before, or convert on the card.",
+    ),
+    (
+        re.compile(r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero|equal)$"),
+        "It reads a value of the card: keep that on the card, or read it behind the loop.",
+    ),
+    (re.compile(r"DataLoader"), "It waits for the next batch: use more workers, and pin_memory=True."),
+)
+"""What to do about an operation of torch in which the host was."""
 LEAST_BOUND_SHARE = 0.5  # From which share of its time idle for the host a stream is bound by it
 LEAST_BOUND_GAPS = 20  # From how many gaps on that is a habit
 LEAST_BOUND_NS = 10_000_000  # From which time on it is worth telling
@@ -147,18 +160,22 @@ def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
     if finding.code not in (*_OF_HOST, *_BY_CALL):
         return finding
     if call >= 0:
-        lane, from_ns, to_ns = trace.lane[[call]].astype(np.int64), trace.start_ns[[call]], trace.end_ns[[call]]
-    else:
-        late = finding.pieces
-        lane = thread_lanes(trace, pieces.launch)(np.array([row]))
-        from_ns, to_ns = late.idle_since_ns[:1], late.launched_ns[:1]
-    found = int(open_operations(trace, lane, from_ns, to_ns)[0])
+        return in_operation(trace, finding, int(trace.lane[call]), int(trace.start_ns[call]), int(trace.end_ns[call]))
+    lane = int(thread_lanes(trace, pieces.launch)(np.array([row]))[0])
+    return in_operation(trace, finding, lane, int(finding.pieces.idle_since_ns[0]), int(finding.pieces.launched_ns[0]))
+
+
+def in_operation(trace: Trace, finding: Finding, lane: int, from_ns: int, to_ns: int) -> Finding:
+    """Name the operation in which a thread, by its lane, was for most of some time, and what to do about it."""
+    asked = (np.array([one]) for one in (lane, from_ns, to_ns))
+    found = int(open_operations(trace, *asked, of_call=finding.call_row >= 0)[0])
     if found < 0:
         return finding
     name = trace.names[int(trace.name[found])]
-    inside_ns = int(min(trace.end_ns[found], to_ns[0]) - max(trace.start_ns[found], from_ns[0]))
+    inside_ns = int(min(trace.end_ns[found], to_ns) - max(trace.start_ns[found], from_ns))
     told = f" The host was in {display_name(name, _NAME_WIDTH)} meanwhile ({format_ns(inside_ns)})."
-    return replace(finding, operation=name, text=f"{finding.text}{told}")
+    hints = [f"{hint} " for sign, hint in _HINTS if sign.search(name) and finding.code not in _BY_CALL]
+    return replace(finding, operation=name, text=f"{finding.text}{told}", fix=f"{''.join(hints)}{finding.fix}")
 
 
 def find_host_bound(trace: Trace, streams: Iterable[int], pieces: Pieces) -> tuple[HostBound, ...]:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, require_trace, turns_of, union_edges
-from gpustreamlab.analysis._calls import longest_call, named_calls, thread_lanes
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import find_causes
 from gpustreamlab.analysis._device_causes import CODES, event_waits
-from gpustreamlab.analysis._host_waits import is_blocking
+from gpustreamlab.analysis._host_waits import is_blocking, longest_call, named_calls, thread_lanes
 from gpustreamlab.analysis._idle_and_path import KINDS, idle
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed

@@ -21,7 +21,7 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits, wait_line
 from gpustreamlab.analysis._overlap import Concurrency, concurrency, finding_text, over_wall
-from gpustreamlab.analysis._report import NOTE_CHARACTERS, device_text, empty_hint, missing_facts
+from gpustreamlab.analysis._report import NOTE_CHARACTERS, device_text, doubt_facts, empty_hint, missing_facts
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import stray_line, strays
 from gpustreamlab.analysis._utilization import layout_warnings, size_of, sms_text, utilization
@@ -54,9 +54,10 @@ def summary_text(trace: Trace) -> str:
         lines += [_busy_line(trace, edges_ns, result, basis.counted), *([finding] if finding else [])]
     lines += [*_kernel_lines(trace), *_partition_lines(trace)]
     lines.append(" · ".join(trace_facts(trace, basis)))
-    missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
+    doubts = doubt_facts(trace.metadata)
+    missing = [*missing_facts(trace.metadata)[len(doubts) :], *partition_warnings(trace)]
     last = [" · ".join(missing), grid_advice(trace)]
-    return "\n".join([*lines, *(line for line in last if line)])
+    return "\n".join([*(f"{doubt}." for doubt in doubts), *lines, *(line for line in last if line)])
 
 
 def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency, counted: Collection[SpanKind]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from gpustreamlab.draw._columns import SpanColumns, columns_of
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._scene import Scene, plan_scene, stray_facts
 from gpustreamlab.draw._why import missing_order_count
-from gpustreamlab.model import NO_COMMON_TIME, Trace, TraceMetadata
+from gpustreamlab.model import NO_COMMON_TIME, UNNAMED_SOURCE, Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 
@@ -147,6 +148,7 @@ BARS_CONTAIN_WAITING = "bars contain waiting"  # What the first line of a pictur
 _SMS_BY_RANGES = "SMs in use: at most; a partition counts as a whole while a range is open in it, also one that only copies"
 _SMS_BY_KERNELS = "SMs in use: at most; a partition counts as a whole while one of its kernels runs"
 
+_DOUBT_HEAD = re.compile(r"[:.]( |$)")  # Where the first words end of what speaks against a trace
 ABOUT = "How this was recorded, and what is missing"  # What the sheet behind the header's button tells
 LISTED_PARTITIONS = 3  # How many partitions the sentence names; of more it says how many they are
 
@@ -202,6 +204,7 @@ def plan_header(
         sentence=_sentence(trace, format_ns(width_ns) if span_count else ""),
         lost=", ".join(
             [
+                *([_DOUBT_HEAD.split(meta.doubt)[0]] if meta.doubt else []),
                 *([count_text(order_count, "hazard")] if order_count else []),
                 *(["strays"] if strayed else []),
                 *([] if is_enforced else ["partitions not enforced"]),
@@ -248,7 +251,10 @@ def _sentence(trace: Trace, length: str) -> str:
 
 def badge_of(meta: TraceMetadata) -> str:
     """Say in a word or two where the times come from."""
-    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("FROM COLUMNS", meta.is_from_columns))
+    known = (
+        *(("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("FROM COLUMNS", meta.is_from_columns)),
+        ("FROM A FILE", meta.capture_source == UNNAMED_SOURCE),
+    )
     return next((badge for badge, is_so in known if is_so), "MEASURED")
 
 

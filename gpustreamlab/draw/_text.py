@@ -18,6 +18,7 @@ from gpustreamlab.analysis import (
     count_text,
     counted_rows,
     display_name,
+    doubt_facts,
     empty_hint,
     finding_text,
     format_ns,
@@ -110,8 +111,8 @@ def text_timeline(trace: Trace, width: int | None = None) -> str:
 
 def _lines(trace: Trace, width: int) -> list[Text]:
     width = min(max(width, MIN_TEXT_WIDTH), MAX_TEXT_WIDTH)
-    lines: list[Text] = []
-    basis = basis_of(trace)
+    doubts, basis = doubt_facts(trace.metadata), basis_of(trace)
+    lines = [line for doubt in doubts for line in _wrapped(f"⚠ {doubt}", width, "yellow")]
     if len(trace):
         picture = _Picture(trace, basis, width)
         waiting = f"; {BARS_CONTAIN_WAITING}" if basis.tier is CaptureTier.RANGES else ""
@@ -125,7 +126,7 @@ def _lines(trace: Trace, width: int) -> list[Text]:
         hint = empty_hint(trace.metadata)
         lines += _wrapped(hint, width) if hint else []
     lines += _wrapped(" · ".join(trace_facts(trace, basis)), width, "dim")
-    for fact in [*missing_facts(trace.metadata), *stray_facts(trace), *partition_warnings(trace)]:
+    for fact in [*missing_facts(trace.metadata)[len(doubts) :], *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")
     advice = grid_advice(trace)
     return lines + (_wrapped(advice, width, "dim") if advice else [])

@@ -31,7 +31,16 @@ from gpustreamlab.exchange._frame import (
 )
 from gpustreamlab.exchange._json_events import EventFile, own_data, whole_number
 from gpustreamlab.exchange._rows import called, kind_of
-from gpustreamlab.model import CHROME_BACKEND, Counters, Device, Lane, Trace, WorkDetail, parquet_trace
+from gpustreamlab.model import (
+    CHROME_BACKEND,
+    UNNAMED_SOURCE,
+    Counters,
+    Device,
+    Lane,
+    Trace,
+    WorkDetail,
+    parquet_trace,
+)
 from gpustreamlab.recorder import Intervals, cut_text, find_innermost
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
@@ -100,7 +109,7 @@ class _Maker:
         told_ns = viztracer.get("baseTimeNanoseconds") if isinstance(viztracer, dict) else 0
         return Frame(
             backend=CHROME_BACKEND,
-            source=tracks.dialect.source,
+            source=tracks.dialect.source if work_count else UNNAMED_SOURCE,
             path=self._file.path,
             lanes=lanes,
             threads=threads,

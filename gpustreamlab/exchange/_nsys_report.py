@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from gpustreamlab._util.shell import steps
@@ -35,7 +36,7 @@ LARGEST_VALUE_BYTES = 16 << 20  # Largest text that SQLite may make
 
 _MAGIC = b"SQLite format 3\0"
 _LAST_WORDS = 300  # Characters of what nsys said that a message repeats
-_FETCH_ROWS = 8_192
+_FETCH_ROWS = 16_384
 LARGEST = 1 << 61  # Larger numbers are none
 _MOST_SMS = 1 << 16
 _FLAGS = {1: True, 2: False, 3: True}
@@ -52,6 +53,7 @@ _GPU_COLUMNS = {
     "warps": "maxWarpsPerSm",
     "warp": "threadsPerWarp",
     "engines": "asyncEngines",
+    "bandwidth": "memoryBandwidth",
 }
 _MASK_WORD = re.compile(r"0x[0-9a-fA-F]{1,8}")
 
@@ -152,12 +154,14 @@ class _Database(Report):
         base.text_factory = lambda raw: raw.decode("utf-8", "replace")
         base.execute("pragma trusted_schema=off")
         columns: dict[str, list[str]] = {}
+        self._whole: dict[str, set[str]] = {}  # Of each table the columns that are declared to hold whole numbers
         # Columns that SQLite makes when they are read, by whatever a file says, are left alone: nsys has none.
-        for table, column in base.execute(
-            "select tables.name, columns.name from sqlite_master tables, pragma_table_xinfo(tables.name) columns "
+        for table, column, sort in base.execute(
+            "select tables.name, columns.name, columns.type from sqlite_master tables, pragma_table_xinfo(tables.name) columns "
             "where tables.type = 'table' and tables.rootpage > 0 and columns.hidden = 0"
         ):
             columns.setdefault(table, []).append(column)
+            self._whole.setdefault(table, set()).update([column] if "INT" in sort.upper() else [])
         super().__init__(name, columns)
 
     def _count(self, table: str) -> int:
@@ -167,15 +171,37 @@ class _Database(Report):
         return count
 
     def _fill(self, table: str, columns: Columns) -> None:
-        cursor, done = self._select(table, map(_quoted, columns)), 0
-        with steps(-(-self.count(table) // _FETCH_ROWS), "reading") as step:
-            while rows := cursor.fetchmany(_FETCH_ROWS):
-                values = (value if type(value) is int else NO_NUMBER for row in rows for value in row)
-                part = np.fromiter(values, np.int64, len(rows) * len(columns)).reshape(len(rows), -1)
-                for column, column_part in zip(columns.values(), part.T, strict=True):
-                    column[done : done + len(rows)] = column_part
-                done += len(rows)
+        count, done, last = self.count(table), 0, -LARGEST
+        with steps(-(-count // _FETCH_ROWS), "reading") as step:
+            while done < count:
+                parts, last = self._numbers(table, [*columns], last)
+                if not len(parts[0]):
+                    break
+                for column, part in zip(columns.values(), parts, strict=True):
+                    column[done : done + len(part)] = part[: count - done]
+                done += len(parts[0])
                 step(f"{self._name}, {table}")
+
+    def _numbers(self, table: str, columns: Sequence[str], last: int) -> tuple[Sequence[Int64Array], int]:
+        """Return the columns of the next rows behind one, and the last of these rows.
+
+        Whole numbers come as one text, which Arrow reads: to make an object of each takes longer than all else. What Arrow does
+        not take for numbers comes one by one.
+        """
+        names, values = [*map(_quoted, columns)], ",".join(["%s"] * len(columns))
+        rows = f"from {_quoted(table)} not indexed where rowid > ? order by rowid limit {_FETCH_ROWS}"
+        if self._whole[table].issuperset(columns):
+            with suppress(pa.ArrowInvalid, sqlite3.DataError):
+                text, place = self._base.execute(
+                    "select cast(group_concat(line, char(10)) as blob), max(place) from "  # noqa: S608 - quoted
+                    f"(select rowid as place, printf('{values}', {', '.join(names)}) as line {rows})",
+                    (last,),
+                ).fetchone()
+                return _columns_of(text, len(columns)) if place is not None else [np.empty(0, np.int64)] * len(columns), place
+        found = self._base.execute(f"select rowid, {', '.join(names)} {rows}", (last,)).fetchall()
+        numbers = (value if type(value) is int else NO_NUMBER for row in found for value in row[1:])
+        parts = np.fromiter(numbers, np.int64, len(found) * len(columns)).reshape(-1, len(columns)).T
+        return [*parts], found[-1][0] if found else last
 
     def _rows(self, table: str, columns: Sequence[str], length: int = 0) -> Iterable[Sequence[Any]]:
         return self._select(table, (f"substr({_quoted(name)}, 1, {length})" if length else _quoted(name) for name in columns))
@@ -208,6 +234,18 @@ class _Folder(Report):
     def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
         with pq.ParquetFile(self._files[table]) as file:
             return file.read(columns=list(columns), use_threads=False)
+
+
+def _columns_of(text: bytes, width: int) -> list[Int64Array]:
+    """Return the columns of lines of whole numbers between commas; nothing stands for none."""
+    names = [str(place) for place in range(width)]
+    table = pa.csv.read_csv(
+        pa.BufferReader(text),
+        read_options=pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
+        parse_options=pa.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+        convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.int64()), null_values=[""]),
+    )
+    return [column.fill_null(NO_NUMBER).to_numpy() for column in table.columns]
 
 
 def _quoted(name: str) -> str:
@@ -310,6 +348,7 @@ class Places:
             sm_count=min(of["sms"], _MOST_SMS),
             compute_capability=(of["major"], of["minor"]),
             memory_bytes=of["memory"],
+            memory_bytes_per_s=of["bandwidth"] or None,
             copy_engines=of["engines"] or None,
             sm_limits=SMLimits(**{name: number if number < 1 << 40 else 0 for name, number in limits.items()}),
         )

@@ -9,8 +9,8 @@ import gpustreamlab
 
 CEILINGS = {
     "_util": (1_080, 9),
-    "adapters": (1_010, 4),
-    "analysis": (13_800, 37),
+    "adapters": (1_000, 4),
+    "analysis": (14_600, 38),
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (4_600, 15),
@@ -18,7 +18,7 @@ CEILINGS = {
     "cluster": (2_080, 7),
     "doors": (5_480, 16),
     "draw": (5_200, 15),
-    "exchange": (5_800, 23),
+    "exchange": (6_030, 23),
     "memory": (1_710, 6),
     "model": (2_990, 9),
     "notebook": (3_020, 11),
@@ -26,7 +26,7 @@ CEILINGS = {
     "recorder": (5_090, 12),
     "run": (1_450, 10),
     "run/site": (60, 1),
-    "schedule": (1_010, 3),
+    "schedule": (1_000, 3),
     "sinks": (1_390, 4),
     "streams": (2_060, 6),
     "testing": (1_330, 5),

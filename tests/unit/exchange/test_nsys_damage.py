@@ -46,6 +46,24 @@ def test_what_is_no_whole_number_is_none(path):
     assert set(got["absent"].tolist()) == {NO_NUMBER}
 
 
+def test_long_tables_of_whole_numbers_are_read_exactly_and_so_is_what_is_none_in_the_midst_of_them(path):
+    rows = [(place - 9_000, (1 << 60) - place, None if place % 7 == 0 else -place) for place in range(40_000)]
+    rows[20_000] = ("late", 1.5, b"\x01")
+    base = sqlite3.connect(path)
+    base.execute("create table t (a INTEGER, b INTEGER NOT NULL, c int)")
+    base.executemany("insert into t values (?, ?, ?)", rows)
+    base.execute("delete from t where rowid between 17000 and 17999")
+    base.commit()
+    base.close()
+    wanted = rows[:16_999] + rows[17_999:]
+    with open_report(path) as report:
+        got = report.numbers("t", ["a", "b", "c"])
+        alone = report.numbers("t", ["c"])["c"]
+    for place, name in enumerate("abc"):
+        assert got[name].tolist() == [row[place] if type(row[place]) is int else NO_NUMBER for row in wanted]
+    assert alone.tolist() == got["c"].tolist()
+
+
 def mutate(content, chance, page_bytes):
     """Return a report with some bytes changed: anywhere, in the head, at the beginning of pages, or a piece moved."""
     broken = bytearray(content)
