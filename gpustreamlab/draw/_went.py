@@ -31,6 +31,7 @@ MOST_TOGETHER = 3  # So many streams at once, or more, are one piece
 REASONS = (
     ("", "#c3c9d0", "nothing more is known"),
     ("copies bound", "#b79adb", "a copy ran alone, and the others waited for it"),
+    ("kernels bound", "#7fb3b8", "a kernel ran alone, and the others waited for it"),
     ("waits for data", "#e8b84a", "the next work waited for an event"),
     ("launch late", "#ee8a62", "the next work was launched when its stream was idle already"),
     ("host waits", "#d98aa0", "the host was blocked in a call, and launched nothing"),
@@ -39,7 +40,7 @@ REASONS = (
     ("pipeline drains", "#8dbbae", "after streams worked together for the last time"),
 )
 """Why no more ran: a name, its colour, and what it means."""
-_NONE, _COPIES, _DATA, _LATE, _HOST, _ANEW, _FILLS, _DRAINS = range(len(REASONS))
+_NONE, _COPIES, _KERNELS, _DATA, _LATE, _HOST, _ANEW, _FILLS, _DRAINS = range(len(REASONS))
 NOTHING = "none"  # The colour of time in which nothing ran
 _TOGETHER_FILLS = {2: "#a8cbff", 3: "#6ea8fe"}  # Two streams at once, and more
 _KINDS = tuple(IdleKind)
@@ -63,6 +64,7 @@ def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
     if len(times_ns) < 2 or NO_COMMON_TIME in trace.metadata.missing:
         return ()
     is_few, has_reasons = used_stream_count(trace) < 2, basis.tier is not CaptureTier.RANGES
+    alone = "one stream" if is_few else "only one had work" if has_reasons else "one alone"
     counted = np.flatnonzero(counted_rows(trace, basis.counted))
     by_start = counted[np.argsort(trace.start_ns[counted], kind="stable")]
     begins_ns = trace.start_ns[by_start]
@@ -91,7 +93,7 @@ def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
             name, fill, about = f"{streams}{more} streams {word}", _TOGETHER_FILLS[streams], "work overlapped"
         elif not code or streams:
             about = f"one stream alone: {about}" if streams else about
-            name = (name or ("one stream" if is_few else "one alone")) if streams else "nothing ran"
+            name = (name or alone) if streams else "nothing ran"
         else:
             name = f"nothing ran: {name}"
         lasts_ns = spells[:, 1] - spells[:, 0]
@@ -133,7 +135,11 @@ def _reasons(trace: Trace, edges_ns: Int64Array, level: Int64Array, low: Int64Ar
     found[(found == _LATE) & _blocked(trace, begin_ns, end_ns)] = _HOST
     copy_ns, copies = count_steps(busy_edges(trace, (SpanKind.COPY,)))
     is_copy = (level[low] == 1) & (np.append(0, copies)[np.searchsorted(copy_ns, begin_ns, side="right")] == 1)
-    found[is_copy & ((found == _DATA) | (found == _NONE))] = _COPIES
+    is_alone = level[low] == 1
+    binds = is_alone & ((found == _DATA) | (found == _NONE) & _is_awaited(trace, by_start, (begin_ns + end_ns) // 2))
+    found[binds] = np.where(is_copy[binds], _COPIES, _KERNELS)
+    holds = is_alone & (found != _LATE) & (end_ns < trace.queued_ns[by_start].max()) & _blocked(trace, begin_ns, end_ns)
+    found[holds] = _HOST  # it has yet to launch what could run beside
     together = np.flatnonzero(level > 1)
     if len(together):
         together_ns = int((edges_ns[together + 1] - edges_ns[together]).sum())
@@ -145,6 +151,17 @@ def _reasons(trace: Trace, edges_ns: Int64Array, level: Int64Array, low: Int64Ar
     for change in trace.layouts:
         found[(level[low] == 0) & (begin_ns <= change.time_ns) & (change.time_ns <= end_ns)] = _ANEW
     return found
+
+
+def _is_awaited(trace: Trace, by_start: Int64Array, times_ns: Int64Array) -> Any:
+    """Tell at which times launched work had not begun in a stream in which nothing else ran."""
+    rows = by_start[np.argsort(trace.lane[by_start], kind="stable")]
+    start_ns, is_first = trace.start_ns[rows], np.append(True, np.diff(trace.lane[rows]) != 0)
+    before_ns = np.where(is_first, np.iinfo(np.int64).min, np.append(0, trace.end_ns[rows][:-1]))
+    since_ns = np.maximum(trace.queued_ns[rows], before_ns)
+    waits = since_ns < start_ns
+    begun, ended = (np.searchsorted(np.sort(edge[waits]), times_ns, side="right") for edge in (since_ns, start_ns))
+    return begun > ended
 
 
 def _blocked(trace: Trace, begin_ns: Int64Array, end_ns: Int64Array) -> Any:
@@ -195,7 +212,7 @@ def went_text(pieces: Sequence[Piece], found: Explanation | None, *, is_ranges: 
     if forecast is None:
         least = f"; overlap could save at most {format_ns(found.bound_ns)}, not promised"
         return f"{took}{least if found.bound_ns >= found.worth_ns else '; more overlap would save nothing'}."
-    floor = f"{forecast.floor_of} alone take {format_ns(forecast.floor_ns)}"
+    floor = f"lower bound: {forecast.floor_of}, {format_ns(forecast.floor_ns)}"
     gain_ns = forecast.gain_ns if forecast.change_count else 0
     if gain_ns:
         best = "at best " if forecast.is_bound else ""
