@@ -65,15 +65,14 @@ def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
         return ()
     is_few, has_reasons = used_stream_count(trace) < 2, basis.tier is not CaptureTier.RANGES
     alone = "one stream" if is_few else "only one had work" if has_reasons else "one alone"
-    counted = np.flatnonzero(counted_rows(trace, basis.counted))
-    by_start = counted[np.argsort(trace.start_ns[counted], kind="stable")]
-    begins_ns = trace.start_ns[by_start]
-    # Alone, or with nothing at work, each start of work may have a reason of its own.
     counts = np.append(0, counts)  # before the first work, and behind the last, nothing runs
-    is_lone = counts[np.searchsorted(times_ns, begins_ns)] < 2 if has_reasons else np.zeros(len(begins_ns), bool)
-    edges_ns = np.sort(
-        np.concatenate((times_ns, begins_ns[is_lone], stream_extent(trace))), kind="stable"
-    )  # merges what is sorted
+    by_start = lone_ns = np.empty(0, np.int64)
+    if has_reasons:  # alone, or with nothing at work, each start of work may have one of its own
+        counted = np.flatnonzero(counted_rows(trace, basis.counted))
+        by_start = counted[np.argsort(trace.start_ns[counted], kind="stable")]
+        begins_ns = trace.start_ns[by_start]
+        lone_ns = begins_ns[counts[np.searchsorted(times_ns, begins_ns)] < 2]
+    edges_ns = np.sort(np.concatenate((times_ns, lone_ns, stream_extent(trace))), kind="stable")  # merges what is sorted
     edges_ns = edges_ns[np.append(True, edges_ns[1:] > edges_ns[:-1])]
     level = np.minimum(counts[np.searchsorted(times_ns, edges_ns[:-1], side="right")], MOST_TOGETHER)
     reason = np.zeros(len(level), np.int64)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 04f0c8a327af30f38c554b26f6a0c57480d5516a474c5a73942bb2118cc4285a
+// Made by scripts/bundle_viewer.py. dbc15c94e62de2d7d7fb1c8be8658570b74fa1c7019d0f3286b0ecbde4033fdc
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2854,7 +2854,7 @@ var gpustreamlab = (() => {
         places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1;
         continue;
       }
-      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2);
+      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top + 5 : (top + bottom) / 2);
       if (piece.lane >= 0 && view.isUnderFold(x, y)) continue;
       const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 };
       places.push(sign);
@@ -3640,7 +3640,7 @@ var gpustreamlab = (() => {
     const hues = all.slice(0, LEGEND_HUES).map((entry) => chip(view, entry)), others = [...chipsOf(view, "kind", kinds), ...chipsOf(view, "calls", calls)];
     Object.assign(state, { left: all.length - hues.length, nameCount: by === "name" ? 0 : names.length, hues, entries: [...hues.slice(1, LEAST_HUES), ...others, ...hues.slice(LEAST_HUES)] });
     chips.replaceChildren(
-      colourNode(view),
+      ...all.length ? [colourNode(view)] : [],
       ...hues,
       more,
       ...others,

@@ -72,7 +72,7 @@ function drawLegend(viewer, { chips, sheet, state }) {
   const hues = all.slice(0, LEGEND_HUES).map(entry => chip(view, entry)), others = [...chipsOf(view, "kind", kinds), ...chipsOf(view, "calls", calls)]
   Object.assign(state, { left: all.length - hues.length, nameCount: by === "name" ? 0 : names.length, hues, entries: [...hues.slice(1, LEAST_HUES), ...others, ...hues.slice(LEAST_HUES)] })
   chips.replaceChildren(
-    colourNode(view), ...hues, more, ...others,
+    ...(all.length ? [colourNode(view)] : []), ...hues, more, ...others,
     ...(view.strayCount ? [strayChip(viewer, view.strayCount)] : []),
     ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => FILTER_KEYS.forEach(group => view[group].size && view.set(group, new Set())) })] : []),
   )

@@ -39,7 +39,7 @@ function signsIn(view) {
       continue
     }
     // A note stands above what it is about; what is of no lane stands above all, wherever they are scrolled to.
-    const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2)
+    const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top + 5 : (top + bottom) / 2)
     if (piece.lane >= 0 && view.isUnderFold(x, y)) continue
     const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 }
     places.push(sign)
