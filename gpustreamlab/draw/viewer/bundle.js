@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. dbc15c94e62de2d7d7fb1c8be8658570b74fa1c7019d0f3286b0ecbde4033fdc
+// Made by scripts/bundle_viewer.py. be8e6e7568258d947e3452ab60c7fa5ce8405ac6f78c57a3871fb37930f6f01c
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2622,12 +2622,13 @@ var gpustreamlab = (() => {
     }
   };
   function withSteps(values) {
-    const isLevel = (one, other) => other === void 0 || Math.abs(one - other) < 1e-3;
-    return values.map((mean, column) => {
-      const before = values[column - 1], after = values[column + 1];
-      const isStep = (before - mean) * (mean - after) > 0 && isLevel(before, values[column - 2]) && isLevel(after, values[column + 2]);
-      return !isStep ? mean : Math.abs(mean - before) < Math.abs(mean - after) ? before : after;
-    });
+    const stepped = values.slice(), isLevel = (one, other) => other === void 0 || Math.abs(one - other) < 1e-3;
+    for (let column = 1; column + 1 < values.length; column++) {
+      const mean = values[column], before = values[column - 1], after = values[column + 1];
+      if ((before - mean) * (mean - after) <= 0 || !isLevel(before, values[column - 2]) || !isLevel(after, values[column + 2])) continue;
+      stepped[column] = Math.abs(mean - before) < Math.abs(mean - after) ? before : after;
+    }
+    return stepped;
   }
   function wordOf(colour, alpha) {
     const key = alpha === 1 ? colour : `${colour} ${alpha}`;
@@ -2720,8 +2721,9 @@ var gpustreamlab = (() => {
       setPen(ctx, BAR_INK, 11, "left", "bold");
       for (let from = 0, to; from < sms.length; from = to) {
         to = runEnd(sms, low, from);
+        if ((to - from) * px < SMS_LABEL_PX || sms[from] < 0.5) continue;
         const number = all(from), isHigh = sms[from] * scale >= SMS_LABEL_HIGH_PX, text = `${band?.letter ?? ""} ${formatCount(Math.round(number))}`.trim(), width = texts.width(ctx, text);
-        if ((to - from) * px < Math.max(SMS_LABEL_PX, width + 8) || sms[from] < 0.5 || Math.abs(number - written) < 0.5) continue;
+        if ((to - from) * px < width + 8 || Math.abs(number - written) < 0.5) continue;
         const until = from + Math.ceil((width + 8) / px), isTop = () => areas.every(([, , other]) => other.subarray(from, until).every((border, at) => border < high[from + at] + 0.01));
         if (!isHigh && (high[from] * scale > bottom - top - 12 || !isTop())) continue;
         told.set(layer, written = number);

@@ -102,8 +102,9 @@ function labelSms(ctx, painter, areas, {left, right, bottom, top}, most) {
     setPen(ctx, BAR_INK, 11, "left", "bold")
     for (let from = 0, to; from < sms.length; from = to) {
       to = runEnd(sms, low, from)
+      if ((to - from) * px < SMS_LABEL_PX || sms[from] < 0.5) continue // Most of many columns.
       const number = all(from), isHigh = sms[from] * scale >= SMS_LABEL_HIGH_PX, text = `${band?.letter ?? ""} ${formatCount(Math.round(number))}`.trim(), width = texts.width(ctx, text)
-      if ((to - from) * px < Math.max(SMS_LABEL_PX, width + 8) || sms[from] < 0.5 || Math.abs(number - written) < 0.5) continue
+      if ((to - from) * px < width + 8 || Math.abs(number - written) < 0.5) continue
       const until = from + Math.ceil((width + 8) / px), isTop = () => areas.every(([, , other]) => other.subarray(from, until).every((border, at) => border < high[from + at] + 0.01))
       if (!isHigh && (high[from] * scale > bottom - top - 12 || !isTop())) continue
       told.set(layer, written = number)

@@ -39,12 +39,13 @@ export class Pixels {
 
 /** A column in which one level goes over into another has one of them: a step stays one. */
 function withSteps(values) {
-  const isLevel = (one, other) => other === undefined || Math.abs(one - other) < 1e-3
-  return values.map((mean, column) => {
-    const before = values[column - 1], after = values[column + 1]
-    const isStep = (before - mean) * (mean - after) > 0 && isLevel(before, values[column - 2]) && isLevel(after, values[column + 2])
-    return !isStep ? mean : Math.abs(mean - before) < Math.abs(mean - after) ? before : after
-  })
+  const stepped = values.slice(), isLevel = (one, other) => other === undefined || Math.abs(one - other) < 1e-3
+  for (let column = 1; column + 1 < values.length; column++) {
+    const mean = values[column], before = values[column - 1], after = values[column + 1]
+    if ((before - mean) * (mean - after) <= 0 || !isLevel(before, values[column - 2]) || !isLevel(after, values[column + 2])) continue
+    stepped[column] = Math.abs(mean - before) < Math.abs(mean - after) ? before : after
+  }
+  return stepped
 }
 
 function wordOf(colour, alpha) {
