@@ -75,7 +75,7 @@ def plan_card(trace: Trace, top_px: float, zero_ns: int) -> tuple[tuple[CardRow,
     rows, y = _card_rows(trace, top_px)
     counters = _counter_lines(trace, zero_ns)
     for label, lines in counters:
-        most = sum(float(line.value.max()) for line in lines)
+        most = sum(max(0.0, float(line.value.max())) for line in lines)
         rows.append(CardRow(device=-1, kind="counter", label=label, most=most, top=y, bottom=y + COUNTER_PX, lines=lines))
         y += COUNTER_PX + ROW_GAP_PX
     return tuple(rows), y + (CARD_GAP_PX if counters else 0)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. be8e6e7568258d947e3452ab60c7fa5ce8405ac6f78c57a3871fb37930f6f01c
+// Made by scripts/bundle_viewer.py. 828c0f384e64a450181ce2ed24eddb7ec6522cbdedeb58ae7dc069efffedcd23
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3941,8 +3941,7 @@ var gpustreamlab = (() => {
       this.view.on("range", () => this.request());
       this.view.on("data", data);
       this.view.on("look", (property) => {
-        if (FILTER_KEYS.has(property)) data();
-        else if (property === "colour" || property === "hasHatches") data();
+        if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") data();
       });
     }
     // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
@@ -3950,7 +3949,7 @@ var gpustreamlab = (() => {
       return [this.left, this.width, this.element.clientWidth, this.viewer.theme.key].join();
     }
     keepUp() {
-      if (this.situation !== this.painted) this.request();
+      if (this.situation !== this.painted || !this.isDrawn) this.request();
     }
     request() {
       this.frame ||= requestAnimationFrame(() => {

@@ -34,15 +34,12 @@ export class Minimap {
     const data = () => { this.isDrawn = false; this.request() }
     this.view.on("range", () => this.request())
     this.view.on("data", data)
-    this.view.on("look", property => {
-      if (FILTER_KEYS.has(property)) data()
-      else if (property === "colour" || property === "hasHatches") data()
-    })
+    this.view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") data() })
   }
 
   // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
   get situation() { return [this.left, this.width, this.element.clientWidth, this.viewer.theme.key].join() }
-  keepUp() { if (this.situation !== this.painted) this.request() }
+  keepUp() { if (this.situation !== this.painted || !this.isDrawn) this.request() }
 
   request() { this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.paint() }) }
 
