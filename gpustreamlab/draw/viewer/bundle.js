@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 828c0f384e64a450181ce2ed24eddb7ec6522cbdedeb58ae7dc069efffedcd23
+// Made by scripts/bundle_viewer.py. 3f597cbb66623b795ea46843fe3c0f0ec0cf81cf0fa85249eba77f638e145af2
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2856,7 +2856,7 @@ var gpustreamlab = (() => {
         places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1;
         continue;
       }
-      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top + 5 : (top + bottom) / 2);
+      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2);
       if (piece.lane >= 0 && view.isUnderFold(x, y)) continue;
       const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 };
       places.push(sign);
@@ -2874,7 +2874,7 @@ var gpustreamlab = (() => {
   function paintSigns(ctx, { view, theme }) {
     const signs = signsIn(view);
     paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0));
-    clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
+    clipTo(ctx, 0, view.lanesTop() - SMALL_SIGN_PX, view.frame.right, view.lanesBottom(), () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
   }
   function paintEach(ctx, view, theme, signs) {
     for (const { piece: { sign, place, kind, lane, start, end }, x, y, px, more } of signs) {
