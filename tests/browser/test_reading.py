@@ -364,7 +364,7 @@ def test_hostile_names_are_text_in_every_control(read):
     reader.click(EVIL_NAME)
     reader.search("img src")
     assert reader.text("found") == "1 of 2"
-    reader.page.locator(".gsl-more").click()
+    reader.js("document.querySelector('.gsl-more').click()")
     for part in ("details", "all"):
         assert EVIL_NAME in reader.text(part)
     assert reader.page.locator("img[src='x']").count() == 0

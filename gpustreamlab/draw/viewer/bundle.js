@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 3f597cbb66623b795ea46843fe3c0f0ec0cf81cf0fa85249eba77f638e145af2
+// Made by scripts/bundle_viewer.py. 90f203fcff17da16a2951ed26484e96e323c9cc920f6b3208b56094dc9918a60
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;

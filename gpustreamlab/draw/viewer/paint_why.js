@@ -60,8 +60,7 @@ function freePlace(places, from, least, isLongest) {
 export function paintSigns(ctx, { view, theme }) {
   const signs = signsIn(view)
   paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0))
-  // Those on the upper edge of the first row are whole.
-  clipTo(ctx, 0, view.lanesTop() - SMALL_SIGN_PX, view.frame.right, view.lanesBottom(), () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)))
+  clipTo(ctx, 0, view.lanesTop() - SMALL_SIGN_PX, view.frame.right, view.lanesBottom(), () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0))) // Those on the edge of the first row are whole.
 }
 
 function paintEach(ctx, view, theme, signs) {
