@@ -279,7 +279,7 @@ class Explanation(Reported):
         if self.is_ranges:
             known = f"{together_ns} of {active_ns} with ranges of two or more streams queued or running"
             return f"{known}; what of it ran at once is not known"
-        together = f"{together_ns} of the {active_ns} in which anything ran with two or more streams at work"
+        together = f"two or more streams worked at once for {together_ns} of {active_ns}"
         bound = f": {self.reason}" if self.reason else ""
         if self.bound_ns < LEAST_SHARE * self.active_ns or not self.bound_ns:
             return f"{together}; nothing to gain{bound or ': the busiest stream hides the others'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,30 +17,87 @@ if TYPE_CHECKING:
     from gpustreamlab.draw._scene import Scene
 
 MOST_CARDS = 16  # Cards of which each has rows of its own; of more, all are one
-HEIGHTS_PX = ((1, 48, 12), (2, 32, 10), (4, 24, 8), (MOST_CARDS, 18, 4))
+HEIGHTS_PX = ((1, 64, 14), (2, 36, 10), (4, 24, 8), (MOST_CARDS, 18, 4))
 """For up to so many cards: height of the row of SMs, and of each row of copies."""
 ROW_GAP_PX, CARD_GAP_PX = 2, 6  # Below each row, and below each card
+MOST_COUNTERS, COUNTER_PX = 4, 14  # Rows of counters that are not of memory, at most, and the height of each
 WORDS = {"in": "copy in", "out": "copy out", "peer": "peer copies"}
 _SIGNS = {"in": "htod", "out": "dtoh", "peer": "ptop"}  # By which names of copies tell their way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+MAX_SAMPLES = 4_000  # Samples of one line beyond which each stretch of time keeps its highest and its last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CounterLine:
+    """One quantity of one lane: each value holds until the next time."""
+
+    lane: int  # Which lane
+    time_ns: FloatArray  # When it changed, in ns since zero; shape (n,), float64, in order
+    value: FloatArray  # To what; shape (n,), float64
+
+
+def counts_bytes(trace: Trace) -> BoolArray:
+    """Tell which samples are of memory, as the unit in their counter's name says; shape (n_samples,), bool."""
+    is_bytes = np.array([name.endswith("bytes") for name in trace.counters.names], bool)
+    found: BoolArray = is_bytes[trace.counters.name]
+    return found
+
+
+def counter_line(trace: Trace, lane: int, code: int, zero_ns: int) -> CounterLine:
+    """Return what was measured of a counter in a lane, in order of time."""
+    counters = trace.counters
+    rows = np.flatnonzero((counters.lane == lane) & (counters.name == code) & np.isfinite(counters.value))
+    rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
+    if len(rows) > MAX_SAMPLES:  # the highest and the last of equally many
+        stretches = np.array_split(rows, MAX_SAMPLES // 2)
+        kept = {int(row) for part in stretches for row in (part[counters.value[part].argmax()], part[-1])}
+        rows = rows[np.isin(rows, list(kept))]
+    time_ns = (counters.time_ns[rows] - zero_ns).astype(np.float64)
+    return CounterLine(lane=lane, time_ns=time_ns, value=counters.value[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CardRow:
     """A row of a card, in px from the top of the picture."""
 
     device: int  # Number of the card; -1 where all are one
-    kind: str  # ``"sms"``, or the way of copies: ``"in"``, ``"out"``, ``"peer"``
+    kind: str  # ``"sms"``, the way of copies, ``"in"``, ``"out"`` or ``"peer"``, or ``"counter"``
     label: str  # What stands beside it
-    most: int  # The top of its scale: SMs; 1 for copies
+    most: float  # The top of its scale: SMs; 1 for copies
     top: float  # Upper border
     bottom: float  # Lower border
+    lines: tuple[CounterLine, ...] = ()  # Of a counter, one for each lane that has samples of it
 
 
-def plan_card(trace: Trace, top_px: float) -> tuple[tuple[CardRow, ...], float]:
-    """Return the rows of all cards, from the top, and where what follows begins; none where no card is known."""
+def plan_card(trace: Trace, top_px: float, zero_ns: int) -> tuple[tuple[CardRow, ...], float]:
+    """Return the rows of all cards and of counters, from the top, and where what follows begins."""
+    rows, y = _card_rows(trace, top_px)
+    counters = _counter_lines(trace, zero_ns)
+    for label, lines in counters:
+        most = sum(max(0.0, float(line.value.max())) for line in lines)
+        rows.append(CardRow(device=-1, kind="counter", label=label, most=most, top=y, bottom=y + COUNTER_PX, lines=lines))
+        y += COUNTER_PX + ROW_GAP_PX
+    return tuple(rows), y + (CARD_GAP_PX if counters else 0)
+
+
+def _counter_lines(trace: Trace, zero_ns: int) -> list[tuple[str, tuple[CounterLine, ...]]]:
+    """Return the counters that are no memory, which lanes show, those with most samples first: a label, and its lines."""
+    counters, found = trace.counters, []
+    is_shown = ~counts_bytes(trace) & np.isfinite(counters.value)
+    codes, counts = np.unique(counters.name[is_shown], return_counts=True)
+    for code in codes[np.argsort(-counts, kind="stable")][:MOST_COUNTERS].tolist():
+        lanes = np.unique(counters.lane[is_shown & (counters.name == code)]).tolist()
+        lines = tuple(counter_line(trace, lane, code, zero_ns) for lane in lanes)
+        if max(float(line.value.max()) for line in lines) > 0:
+            found.append((display_name(counters.names[code], 24), lines))
+    return found
+
+
+def _card_rows(trace: Trace, top_px: float) -> tuple[list[CardRow], float]:
     cards = [card for card in trace.devices if card.sm_count]
     if not cards:
-        return (), top_px
+        return [], top_px
     is_one = len(cards) == 1 or len(cards) > MOST_CARDS
     sms_px, copy_px = next((sms, copy) for count, sms, copy in HEIGHTS_PX if len(cards) <= count or count == MOST_CARDS)
     if is_one:
@@ -58,7 +115,7 @@ def plan_card(trace: Trace, top_px: float) -> tuple[tuple[CardRow, ...], float]:
             rows.append(CardRow(device=device, kind=kind, label=label, most=most, top=y, bottom=y + height_px))
             y += height_px + ROW_GAP_PX
         y += CARD_GAP_PX - ROW_GAP_PX
-    return tuple(rows), y
+    return rows, y
 
 
 def _label(card: Device | None, cards: Sequence[Device], kind: str) -> str:
@@ -119,8 +176,13 @@ class CardLayer:
     mean: FloatArray  # Mean of each column of time; shape (n_columns,), float64
 
 
-def card_layers(trace: Trace, scene: Scene, row: CardRow, weight: Int64Array, edges_ns: FloatArray) -> list[CardLayer]:
+def card_layers(
+    trace: Trace, scene: Scene, row: CardRow, weights: Mapping[str, Int64Array], edges_ns: FloatArray
+) -> list[CardLayer]:
     """Return the layers of a row, from the bottom, as means between neighbouring edges, in ns since the scene's zero."""
+    if row.lines:
+        return [_counter_layer(scene, line, edges_ns) for line in row.lines]
+    weight = weights[row.kind]
     devices = np.array([lane.device for lane in trace.lanes], np.int64)
     rows = np.flatnonzero((weight > 0) & ((devices[trace.lane] == row.device) | (row.device < 0)))
     bands = np.array([part.band for part in scene.partitions], np.int64)[trace.partition[rows] + 1]
@@ -137,19 +199,28 @@ def card_layers(trace: Trace, scene: Scene, row: CardRow, weight: Int64Array, ed
     return layers
 
 
+def _counter_layer(scene: Scene, line: CounterLine, edges_ns: FloatArray) -> CardLayer:
+    """Treat each value as work that lasts until the next one."""
+    end_ns = np.append(line.time_ns[1:], max(scene.width_ns, edges_ns[-1], line.time_ns[-1]))
+    mean = _means(line.time_ns, end_ns, np.maximum(line.value, 0), edges_ns)
+    return CardLayer(band=-1, hue=scene.lane_hues[line.lane], mean=mean)
+
+
 def row_weights(trace: Trace, rows: Sequence[CardRow]) -> dict[str, Int64Array]:
     """Return for each kind of row what each span takes: SMs, or 1 of a copy's way; shape (n_spans,) each."""
-    kinds = dict.fromkeys(row.kind for row in rows)
+    kinds = dict.fromkeys(row.kind for row in rows if not row.lines)
     return {kind: span_sms(trace) if kind == "sms" else copies_of(trace, kind).astype(np.int64) for kind in kinds}
 
 
-def _means(start_ns: FloatArray, end_ns: FloatArray, weight: Int64Array, edges_ns: FloatArray) -> FloatArray:
+def _means(
+    start_ns: Int64Array | FloatArray, end_ns: Int64Array | FloatArray, weight: Int64Array | FloatArray, edges_ns: FloatArray
+) -> FloatArray:
     """Return the mean of the sum of all weights between neighbouring edges."""
 
-    def until(times_ns: FloatArray) -> FloatArray:
+    def until(times_ns: Int64Array | FloatArray) -> FloatArray:
         """Add up, at each edge, for how long each time has passed, times its weight."""
         place = np.searchsorted(edges_ns, times_ns, side="right")
-        bins = (np.bincount(place, some, len(edges_ns) + 1)[:-1] for some in (weight, weight * times_ns))
+        bins = (np.bincount(place, some, len(edges_ns) + 1)[:-1] for some in (weight, weight * times_ns.astype(np.float64)))
         sums, moments = map(np.cumsum, bins)
         found: FloatArray = sums * edges_ns - moments
         return found
@@ -161,7 +232,7 @@ def _means(start_ns: FloatArray, end_ns: FloatArray, weight: Int64Array, edges_n
 Area = tuple[CardLayer, FloatArray, FloatArray]  # A layer, and the lower and the upper border of what it takes
 
 
-def stack_layers(layers: Sequence[CardLayer], own: FloatArray, most: int) -> list[Area]:
+def stack_layers(layers: Sequence[CardLayer], own: FloatArray, most: float) -> list[Area]:
     """Stack layers, never higher than the scale: each partition at the place of its own SMs, all else in what is free.
 
     Parameters

@@ -27,6 +27,7 @@ from gpustreamlab.analysis import (
     summary_text,
     wall_line,
 )
+from gpustreamlab.draw._card import CardRow
 from gpustreamlab.draw._colours import NameLooks, palette_entries, style_entries
 from gpustreamlab.draw._columns import pack_columns, to_base85
 from gpustreamlab.draw._groups import device_hosts
@@ -288,7 +289,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "marks": [{"time": one.time_ns, "text": one.text, "kind": one.kind} for one in scene.marks if one.kind not in _SIGNS],
         "written": written_entries(trace),
         "mark_rows": list(scene.mark_rows),
-        "card_rows": [asdict(row) for row in scene.card_rows],
+        "card_rows": [_card_entry(row) for row in scene.card_rows],
         "head_px": scene.head_px,
         "idle_px": IDLE_PX,
         "height_px": _px(scene.height_px),
@@ -317,6 +318,12 @@ def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
         }
         for lane, box, hue, is_own in zip(trace.lanes, scene.lanes, scene.lane_hues, scene.has_own_hue.tolist(), strict=True)
     ]
+
+
+def _card_entry(row: CardRow) -> dict[str, Any]:
+    lines = [{"lane": line.lane, "time": line.time_ns.tolist(), "value": line.value.tolist()} for line in row.lines]
+    plain = {name: getattr(row, name) for name in ("device", "kind", "label", "most", "top", "bottom")}
+    return plain | ({"lines": lines} if lines else {})
 
 
 def _group_entries(scene: Scene) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from gpustreamlab.analysis import (
     name_group,
     sm_kinds,
 )
+from gpustreamlab.draw._card import counter_line, counts_bytes
 from gpustreamlab.draw._colours import (
     CALL_STYLES,
     DARK_TEXT,
@@ -35,7 +36,7 @@ from gpustreamlab.draw._colours import (
     line_of,
 )
 from gpustreamlab.draw._picture import Picture
-from gpustreamlab.draw._scene import NO_WAIT, Scene, counts_bytes, stray_facts
+from gpustreamlab.draw._scene import NO_WAIT, Scene, stray_facts
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
 
@@ -166,8 +167,6 @@ def _call_entries(trace: Trace) -> Entries:
     ]
 
 
-MAX_SAMPLES = 4_000  # Samples of one line beyond which each stretch of time keeps its highest and its last
-
 _WORDS = {
     "pool_used_bytes": ("pool in use", True),
     "pool_reserved_bytes": ("pool reserved", False),
@@ -244,16 +243,9 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def _line(trace: Trace, lane: int, code: int, zero_ns: int) -> MemoryLine:
-    counters = trace.counters
-    rows = np.flatnonzero((counters.lane == lane) & (counters.name == code) & np.isfinite(counters.value))
-    rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
-    if len(rows) > MAX_SAMPLES:  # the highest and the last of equally many
-        stretches = np.array_split(rows, MAX_SAMPLES // 2)
-        kept = {int(row) for part in stretches for row in (part[counters.value[part].argmax()], part[-1])}
-        rows = rows[np.isin(rows, list(kept))]
-    label, is_filled = _WORDS.get(counters.names[code], (counters.names[code].removesuffix("_bytes").replace("_", " "), True))
-    time_ns = (counters.time_ns[rows] - zero_ns).astype(np.float64)
-    return MemoryLine(label=label, is_filled=is_filled, time_ns=time_ns, value=counters.value[rows])
+    line, name = counter_line(trace, lane, code, zero_ns), trace.counters.names[code]
+    label, is_filled = _WORDS.get(name, (name.removesuffix("_bytes").replace("_", " "), True))
+    return MemoryLine(label=label, is_filled=is_filled, time_ns=line.time_ns, value=line.value)
 
 
 FADE_PX = 5.0  # Width of the steps in which the end of such a bar fades out

@@ -24,7 +24,7 @@ from gpustreamlab.analysis import (
     span_rows,
     strays,
 )
-from gpustreamlab.draw._card import CardRow, detail_fit, plan_card
+from gpustreamlab.draw._card import CardRow, counts_bytes, detail_fit, plan_card
 from gpustreamlab.draw._colours import GREY, KIND_HATCHES, NameStyle, name_styles
 from gpustreamlab.draw._groups import (
     ROW_PX,
@@ -208,7 +208,7 @@ def plan_scene(
     # Two marks may be too near to each other for one line of labels.
     labelled = [mark for mark in marks if mark.kind != NoteKind.HAZARD.value]  # a hazard has a sign
     mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(min(2, len(labelled))))
-    card_rows, head_px = plan_card(trace, float(MARK_PX * len(mark_rows)))
+    card_rows, head_px = plan_card(trace, float(MARK_PX * len(mark_rows)), zero_ns)
     lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(trace, rows, groups, order=order, head_px=head_px)
     idle_count = sum(lane.is_idle for lane in lanes)
     lane_hues, has_own_hue = _lane_hues(trace, lanes, boxes)
@@ -281,13 +281,6 @@ def memory_lanes(trace: Trace, rows: RowTable | None = None) -> BoolArray:
         alone &= np.array([lane.outside for lane in trace.lanes], bool)
         alone[rows.lane[rows.layer > 0]] = False
     return alone
-
-
-def counts_bytes(trace: Trace) -> BoolArray:
-    """Tell which samples are of memory, as the unit in their counter's name says; shape (n_samples,), bool."""
-    is_bytes = np.array([name.endswith("bytes") for name in trace.counters.names], bool)
-    found: BoolArray = is_bytes[trace.counters.name]
-    return found
 
 
 def lane_labels(names: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis import display_name, layout_warnings, proof_text, sms_text
-from gpustreamlab.draw._card import card_layers, row_weights, stack_layers
+from gpustreamlab.draw._card import Area, CardLayer, card_layers, row_weights, stack_layers
 from gpustreamlab.draw._colours import (
     DARK_TEXT,
     HATCH_CLASS,
@@ -331,7 +331,8 @@ _MARK_LOOKS = {
 }
 _SIGN = 'font-size="11" font-weight="700" text-anchor="middle" fill="#ffffff"'
 LEAST_LABELLED_PX = 8  # How high a row of the card, or a bar, is at least that has a name, in px
-_LABEL_PX, _LABEL_HIGH_PX = 38, 13  # An area of that size is labelled with its SMs.
+_LABEL_PX, _LABEL_HIGH_PX = 38, 12  # An area of that size is labelled with its SMs.
+_MOST_LABELLED = 24  # Of more areas none is
 _RUN_GAP_PX = 2.0
 
 
@@ -401,16 +402,17 @@ def card_shapes(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     for row in scene.card_rows:
         top, bottom, is_sms = plot.y(row.top), plot.y(row.bottom), row.kind == "sms"
         yield _box(plot.left_px, top, plot.right_px - plot.left_px, bottom - top, "#808080", 'fill-opacity=".1"')
-        layers = card_layers(trace, scene, row, weights[row.kind], edges_ns)
+        layers = card_layers(trace, scene, row, weights, edges_ns)
         scale, opacity = (bottom - top) / row.most, OPEN_STRIP_ALPHA if is_open and is_sms else 1
-        for layer, low, high in stack_layers(layers, own if is_sms else own[:, :0], row.most):
-            style = scene.bands[layer.band].style if layer.band >= 0 else WHOLE_CARD_STYLE
+        areas = stack_layers(layers, own if is_sms else own[:, :0], row.most)
+        for layer, low, high in areas:
+            style = _style_of(scene, layer)
             path = _area(plot.x(edges_ns), bottom - high * scale, bottom - low * scale)
             yield f'<path d="{path}" fill="{fill_of(layer.hue)}" fill-opacity="{opacity}"/>'
             if style.hue == layer.hue and (hatch := hatch_fill(style.hatch)):
                 yield f'<path d="{path}" fill="{hatch}" {HATCH_CLASS}/>'
-            if style.hue == layer.hue and is_sms:
-                yield from _sms_labels(plot.x(edges_ns), low, high - low, style, bottom, scale)
+        if is_sms and 0 < len(areas) < _MOST_LABELLED:
+            yield from _sms_labels(scene, areas, plot.x(edges_ns), (top, bottom, scale))
         if bottom - top >= LEAST_LABELLED_PX:
             yield svg_text(plot.left_px - 8, (top + bottom) / 2 + 4, row.label, "end", SOFT, 11 if is_sms else 10)
 
@@ -426,23 +428,34 @@ def _card_edges(picture: Picture, starts_ns: FloatArray, plot: SVGPlot) -> Float
     return np.unique(times_ns[(times_ns >= 0) & (times_ns <= plot.end_ns)])
 
 
-def _sms_labels(
-    borders_px: FloatArray, low: FloatArray, sms: FloatArray, style: PartitionStyle, bottom_px: float, scale: float
-) -> Iterator[str]:
-    """Write a partition's letter and SMs where their number begins to be another one that stays for long enough."""
-    written = 0.0
-    for first, last in _runs(borders_px, low, sms):
-        level, room_px = float(sms[first]), float(borders_px[last + 1] - borders_px[first])
-        if room_px < _LABEL_PX or level * scale < _LABEL_HIGH_PX or abs(level - written) < 0.5:
-            continue
-        text = f"{style.letter} {level:,.0f}".strip()
-        width_px = text_width_px(text, 11) + 6
-        if width_px + 4 > room_px:
-            continue
-        written = level
-        x, middle = float(borders_px[first]) + 3, bottom_px - (float(low[first]) + level / 2) * scale
-        yield _box(x, middle - 7, width_px, 14, style.fill)
-        yield f'<text x="{x + 3:.1f}" y="{middle + 4:.1f}" fill="{DARK_TEXT}" font-size="11" font-weight="600">{text}</text>'
+def _style_of(scene: Scene, layer: CardLayer) -> PartitionStyle:
+    return scene.bands[layer.band].style if layer.band >= 0 else WHOLE_CARD_STYLE
+
+
+def _sms_labels(scene: Scene, areas: Sequence[Area], borders_px: FloatArray, box: tuple[float, float, float]) -> Iterator[str]:
+    """Write letters and SMs of areas where their number begins to be another one that stays; above those that are low.
+
+    What lies in several areas is written once, in all.
+    """
+    (top_px, bottom_px, scale), told = box, dict[int, float]()
+    highest = np.max([high for _, _, high in areas], axis=0)
+    for layer, low, high in areas:
+        style, own = _style_of(scene, layer), [to - from_ for one, from_, to in areas if one is layer]
+        for first, last in _runs(borders_px, low, high - low):
+            level, room_px = float(high[first] - low[first]), float(borders_px[last + 1] - borders_px[first])
+            number, is_high = float(sum(sms[first] for sms in own)), level * scale >= _LABEL_HIGH_PX
+            is_top = highest[first] < high[first] + 0.01 and high[first] * scale < bottom_px - top_px - 12
+            text = f"{style.letter if style.hue == layer.hue else ''} {number:,.0f}".strip()
+            width_px, is_other = text_width_px(text, 11) + 6, abs(number - told.get(id(layer), 0)) >= 0.5
+            if room_px < max(_LABEL_PX, width_px + 4) or level < 0.5 or not is_other or not (is_high or is_top):
+                continue
+            told[id(layer)] = number
+            x = float(borders_px[first]) + 3
+            middle = bottom_px - float(high[first] - level / 2 if is_high else high[first]) * scale - (0 if is_high else 7)
+            if is_high:
+                yield _box(x, middle - 6, width_px, 12, fill_of(layer.hue))
+            look = f'fill="{DARK_TEXT if is_high else INK}" font-size="11" font-weight="600"'
+            yield f'<text x="{x + 3:.1f}" y="{middle + 4:.1f}" {look}>{text}</text>'
 
 
 def _runs(borders_px: FloatArray, low: FloatArray, sms: FloatArray) -> Iterator[tuple[int, int]]:

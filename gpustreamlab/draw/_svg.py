@@ -14,6 +14,7 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, format_ns, merge_narrow, time_ticks
+from gpustreamlab.draw._card import counts_bytes
 from gpustreamlab.draw._colours import DARK_TEXT, STRAY_COLOUR, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import ROW_PX
@@ -28,7 +29,7 @@ from gpustreamlab.draw._legend import (
     partition_entries,
 )
 from gpustreamlab.draw._picture import Header, Picture, plan_picture
-from gpustreamlab.draw._scene import LANE_GAP_PX, Scene, counts_bytes, plan_scene, text_width_px
+from gpustreamlab.draw._scene import LANE_GAP_PX, Scene, plan_scene, text_width_px
 from gpustreamlab.draw._sm_map import (
     ACCENT,
     GRID,
@@ -46,7 +47,7 @@ from gpustreamlab.draw._sm_map import (
 )
 from gpustreamlab.draw._why import finding_lines, why_tables, why_went
 from gpustreamlab.errors import MissingExtraError, OptionError
-from gpustreamlab.model import Counters, Trace
+from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
 
 STRAY_PX = 8  # Size of the corner on work that left its stream
@@ -163,8 +164,9 @@ def _without_memory(picture: Picture) -> Picture:
     trace = picture.trace
     if not counts_bytes(trace).any():
         return picture
-    scene = picture.scene
-    bare = replace(trace, counters=Counters())
+    scene, kept = picture.scene, ~counts_bytes(trace)
+    columns = {name: getattr(trace.counters, name)[kept] for name in ("time_ns", "lane", "name", "value")}
+    bare = replace(trace, counters=replace(trace.counters, **columns))
     folded = plan_scene(bare, scene.rows, zero_ns=scene.zero_ns, width_ns=scene.width_ns)
     return replace(picture, trace=bare, scene=folded)
 

@@ -32,6 +32,7 @@ MOST_TOGETHER = 3  # So many streams at once, or more, are one piece
 REASONS = (
     ("", "#c3c9d0", "nothing more is known"),
     ("copies bound", "#b79adb", "a copy ran alone, and the others waited for it"),
+    ("kernels bound", "#7fb3b8", "a kernel ran alone, and the others waited for it"),
     ("waits for data", "#e8b84a", "the next work waited for an event"),
     ("launch late", "#ee8a62", "the next work was launched when its stream was idle already"),
     ("host waits", "#d98aa0", "the host was blocked in a call, and launched nothing"),
@@ -40,7 +41,7 @@ REASONS = (
     ("pipeline drains", "#8dbbae", "after streams worked together for the last time"),
 )
 """Why no more ran: a name, its colour, and what it means."""
-_NONE, _COPIES, _DATA, _LATE, _HOST, _ANEW, _FILLS, _DRAINS = range(len(REASONS))
+_NONE, _COPIES, _KERNELS, _DATA, _LATE, _HOST, _ANEW, _FILLS, _DRAINS = range(len(REASONS))
 NOTHING = "none"  # The colour of time in which nothing ran
 _TOGETHER_FILLS = {2: "#a8cbff", 3: "#6ea8fe"}  # Two streams at once, and more
 _KINDS = tuple(IdleKind)
@@ -68,10 +69,11 @@ def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
     level = np.append(0, np.minimum(counts, MOST_TOGETHER))
     lasting = edges_ns[1:] > edges_ns[:-1]
     stretches = _Stretches(edges_ns[:-1][lasting], edges_ns[1:][lasting], level[lasting])
-    is_few = used_stream_count(trace) < 2
+    is_few, has_reasons = used_stream_count(trace) < 2, basis.tier is not CaptureTier.RANGES
+    alone = "one stream" if is_few else "only one had work" if has_reasons else "one alone"
     is_low = stretches.level < (1 if is_few else 2)
     parts = [(stretches, np.zeros(len(is_low), np.int64))]
-    if basis.tier is not CaptureTier.RANGES:
+    if has_reasons:
         high = stretches.among(~is_low)
         low, reason = _reasons(trace, stretches.among(is_low), high.among(high.level > 1), basis.counted)
         parts = [(high, np.zeros(len(high.level), np.int64)), (low, reason)]
@@ -89,7 +91,7 @@ def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
                 name, fill, about = f"{streams}{more} streams {word}", _TOGETHER_FILLS[streams], "work overlapped"
             elif not code or streams:
                 about = f"one stream alone: {about}" if streams else about
-                name = (name or ("one stream" if is_few else "one alone")) if streams else "nothing ran"
+                name = (name or alone) if streams else "nothing ran"
             else:
                 name = f"nothing ran: {name}"
             lasts_ns = spells[:, 1] - spells[:, 0]
@@ -158,11 +160,15 @@ def _reasons(
     found = np.array([*(of_kind[one] for one in _KINDS), _NONE], np.int64)[kind]
     found[(found == _LATE) & _blocked(trace, begin_ns, end_ns)] = _HOST
     copy_ns, copies = sweep(trace, (SpanKind.COPY,)).steps.steps
-    is_copy = (level == 1) & (np.append(0, copies)[np.searchsorted(copy_ns, begin_ns, side="right")] == 1)
-    found[is_copy & ((found == _DATA) | (found == _NONE))] = _COPIES
+    is_alone = level == 1
+    is_copy = is_alone & (np.append(0, copies)[np.searchsorted(copy_ns, begin_ns, side="right")] == 1)
+    binds = is_alone & ((found == _DATA) | (found == _NONE) & _is_awaited(trace, by_start, (begin_ns + end_ns) // 2))
+    found[binds] = np.where(is_copy[binds], _COPIES, _KERNELS)
+    holds = is_alone & (found != _LATE) & (end_ns < trace.queued_ns[by_start].max()) & _blocked(trace, begin_ns, end_ns)
+    found[holds] = _HOST  # it has yet to launch what could run beside
     if len(together.level):
         together_ns = int((together.end_ns - together.begin_ns).sum())
-        calm = (level == 1) & ((found != _LATE) & (found != _HOST))
+        calm = is_alone & ((found != _LATE) & (found != _HOST))
         before, behind = begin_ns < together.begin_ns[0], begin_ns > together.begin_ns[-1]
         for chosen, reason in ((calm & before, _FILLS), (calm & behind, _DRAINS)):
             if int((end_ns - begin_ns)[chosen].sum()) < together_ns:  # else it is no pipeline
@@ -171,6 +177,17 @@ def _reasons(
     for change in trace.layouts:
         found[(level == 0) & (begin_ns <= change.time_ns) & (change.time_ns <= end_ns)] = _ANEW
     return low, found
+
+
+def _is_awaited(trace: Trace, by_start: Int64Array, times_ns: Int64Array) -> Any:
+    """Tell at which times launched work had not begun in a stream in which nothing else ran."""
+    rows = by_start[np.argsort(trace.lane[by_start], kind="stable")]
+    start_ns, is_first = trace.start_ns[rows], np.append(True, np.diff(trace.lane[rows]) != 0)
+    before_ns = np.where(is_first, np.iinfo(np.int64).min, np.append(0, trace.end_ns[rows][:-1]))
+    since_ns = np.maximum(trace.queued_ns[rows], before_ns)
+    waits = since_ns < start_ns
+    begun, ended = (np.searchsorted(np.sort(edge[waits]), times_ns, side="right") for edge in (since_ns, start_ns))
+    return begun > ended
 
 
 def _blocked(trace: Trace, begin_ns: Int64Array, end_ns: Int64Array) -> Any:
@@ -222,7 +239,7 @@ def went_text(pieces: Sequence[Piece], found: Explanation | None, *, is_ranges: 
     if forecast is None:
         least = f"; overlap could save at most {format_ns(found.bound_ns)}, not promised"
         return f"{took}{least if found.bound_ns >= found.worth_ns else '; more overlap would save nothing'}."
-    floor = f"{forecast.floor_of} alone take {format_ns(forecast.floor_ns)}"
+    floor = f"lower bound: {forecast.floor_of}, {format_ns(forecast.floor_ns)}"
     gain_ns = forecast.gain_ns if forecast.change_count else 0
     if gain_ns:
         best = "at best " if forecast.is_bound else ""

@@ -13,6 +13,7 @@ from gpustreamlab.analysis import (
     CAUSE_TITLES,
     IDLE_TEXTS,
     LISTED_FINDINGS,
+    NEEDS,
     Explanation,
     Finding,
     code_lines,
@@ -26,16 +27,18 @@ from gpustreamlab.analysis import (
     idle,
     is_work,
     strays,
+    wait_needs,
 )
 from gpustreamlab.draw._went import went_entry
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Note, Trace, TraceMetadata, display_name
-from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind, NoteKind
+from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind, Need, NoteKind
 
 EXPLAINED_SPANS = 1_000_000  # Of longer traces a page says what to type instead: so many take 0.4 to 1 s
 LISTED_PIECES = 200  # How many pieces of a finding a page has, those first that waited longest
 ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
 """Causes that concern work while it ran, not why its stream was idle before."""
+LISTED_NEEDS = 2_000  # Of how many waits a page says whether data need them, those that are needed first
 LISTED_GAPS = 2_000  # Of how many gaps a page says what `trace.idle()` says, the longest first
 
 SHARED_OUT = "layout: the SMs were shared out anew, which waits until all work has ended"
@@ -65,6 +68,7 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     entries = _unexplained(trace, zero_ns, found_entries(drawn, calls), "") | {
         "findings": grouped_by_fix(_finding_entry(drawn, part, finding) for part, finding in told),
         "gaps": _gap_entries(trace, zero_ns),
+        "needs": need_entries(trace),
         "went": went_entry(trace, zero_ns, parts[0].found if len(parts) == 1 else None),
         "explained": True,
     }
@@ -212,6 +216,26 @@ def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
     is_anew = until > np.searchsorted(changes_ns, since_ns, side="left")
     word = np.where(is_anew, len(IDLE_TEXTS), gaps.kind[longest])
     entries: list[list[int]] = np.stack((gaps.lane[longest], trace.start_ns[row] - zero_ns, word), axis=1).tolist()
+    return entries
+
+
+_NEED_WORDS = {Need.NEEDED: "data need this wait", Need.NOT_NEEDED: "no data need this wait"}
+
+
+def need_entries(trace: Trace) -> dict[str, str] | None:
+    """Write of waits whether data need them, by the rows of their spans; others are not known. None without accesses."""
+    if not len(trace.accesses):
+        return None
+    found, edges = wait_needs(trace), trace.edges
+    buffers: dict[int, list[str]] = {}
+    for edge, buffer in zip(found.edge.tolist(), found.buffer.tolist(), strict=True):
+        buffers.setdefault(edge, []).append(str(buffer))
+    told = [np.flatnonzero(found.need == NEEDS.index(need)) for need in _NEED_WORDS]
+    entries = {}
+    for edge in np.concatenate(told)[:LISTED_NEEDS].tolist():
+        own, words = buffers.get(edge, []), _NEED_WORDS[NEEDS[found.need[edge]]]
+        of = f" (buffer{'s' * (len(own) > 1)} {', '.join(own[:4])}{', …' * (len(own) > 4)})" if own else ""
+        entries[f"{edges.source[edge]} {edges.target[edge]}"] = f"{words}{of}"
     return entries
 
 

@@ -1,4 +1,4 @@
-"""What the page's engine adds up: busy lanes, SMs and totals, against Python's own answers."""
+"""What the page's engine adds up: busy lanes and SMs, against Python's own answers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from gpustreamlab.analysis import (
     busy_edges,
     count_steps,
     counted_kinds,
-    counted_rows,
-    overlap,
     sm_kinds,
     sm_time_steps,
 )
@@ -81,23 +79,6 @@ def deep_trace(seed=0, count=400, *, inner=(("kernel", 0, 0.4), ("copy", 0.5, 0.
     return make_trace(spans, **meta)
 
 
-def clipped_trace(trace, start, end, lanes=(0, 1, 2)):
-    """What a window holds of some lanes, as a trace of its own."""
-    left, right = np.maximum(trace.start_ns, start), np.minimum(trace.end_ns, end)
-    inside = ((left < right) | ((left == right) & (trace.duration_ns == 0))) & np.isin(trace.lane, lanes)
-    spans = [
-        (
-            trace.lanes[trace.lane[k]].name,
-            trace.names[trace.name[k]],
-            int(left[k]),
-            int(right[k]),
-            {"kind": SPAN_KINDS[trace.kind[k]]},
-        )
-        for k in np.flatnonzero(inside)
-    ]
-    return make_trace(spans, lanes=trace.lanes)
-
-
 def lanes_at(trace, x0, x1, n):
     """Mean number of busy lanes in each column, from the steps."""
     times, counts = count_steps(busy_edges(trace))
@@ -152,10 +133,10 @@ def check_busy(engine, trace, *, chunk=None, evaluate_between=False):
         """async ([packed, tables, windows, between]) => { const store = await make([], tables.rows)
         for (const [manifest, text] of packed) { store.append(await E.readBatch(manifest, bytesOf(text)))
           if (between) for (const window of windows.slice(-2)) {
-            E.busyShares(store, tables, ...window)
+            busyLanes(store, tables, ...window)
             E.cardLayers(store, tables, {kind: "sms", device: -1}, ...window)
           } }
-        return windows.map(([x0, x1, n]) => [[...E.busyShares(store, tables, x0, x1, n).lanes],
+        return windows.map(([x0, x1, n]) => [[...busyLanes(store, tables, x0, x1, n)],
           E.cardLayers(store, tables, {kind: "sms", device: -1}, x0, x1, n).map(({lane, mean}) => [lane, [...mean]])]) }""",
         [packed, tables, windows, evaluate_between],
     )
@@ -224,7 +205,7 @@ def test_columns_narrower_than_a_ns_are_exact_far_from_0(engine, seconds, width_
     found = engine.evaluate(
         """async ([packed, tables, windows]) => { const store = await make(packed, tables.rows)
         return windows.map(window => [
-          [...E.busyShares(store, tables, ...window).lanes],
+          [...busyLanes(store, tables, ...window)],
           [...E.cardLayers(store, tables, {kind: "sms", device: -1}, ...window)[0]?.mean ?? [0]]]) }""",
         [[pack(columns)], tables, windows],
     )
@@ -241,7 +222,7 @@ def test_unions_are_of_what_is_left_after_an_eviction(engine):
     packed, tables = load_trace(engine, trace, chunk=40)
     lanes, fresh = engine.evaluate(
         """async ([packed, tables]) => { const store = await make([], tables.rows, {capacity: 300})
-        const ask = one => [...E.busyShares(one, tables, 0, 60000, 500).lanes]
+        const ask = one => [...busyLanes(one, tables, 0, 60000, 500)]
         let last
         for (const [manifest, text] of packed) {
           store.append(await E.readBatch(manifest, bytesOf(text)))
@@ -265,65 +246,11 @@ def test_kinds_count_anew_when_the_first_kernel_arrives(engine):
     before = tables | {"kind_counted": [True, *tables["kind_counted"][1:]]}
     lanes = engine.evaluate(
         """async ([packed, before, tables]) => { const store = await make(packed, tables.rows)
-        E.busyShares(store, before, 0, 9000, 30)
-        return [...E.busyShares(store, tables, 0, 9000, 30).lanes] }""",
+        busyLanes(store, before, 0, 9000, 30)
+        return [...busyLanes(store, tables, 0, 9000, 30)] }""",
         [packed, before, tables],
     )
     np.testing.assert_allclose(lanes, lanes_at(trace, 0, 9000, 30), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", [name for name in BUSY_TRACES if name != "100 lanes"])
-def test_totals_of_the_whole_are_those_of_overlap(engine, name):
-    trace = BUSY_TRACES[name]()
-    packed, tables = load_trace(engine, trace)
-    window = {"start": int(trace.start_ns.min()), "end": int(trace.end_ns.max())}
-    found = engine.evaluate(
-        "async ([packed, tables, window]) => E.totals(await make(packed, tables.rows), tables, window)",
-        [packed, tables, window],
-    )
-    expected = overlap(trace)
-    assert [lane["busy"] for lane in found["lanes"]] == expected.busy_ns.tolist()
-    counted = np.bincount(trace.lane[counted_rows(trace)], minlength=len(trace.lanes))
-    assert [lane["count"] for lane in found["lanes"]] == counted[: len(expected.busy_ns)].tolist()
-    for pair in found["pairs"]:
-        assert pair["both_ns"] == expected.common_ns[pair["a"], pair["b"]]
-        assert pair["share"] == expected.common_share[pair["a"], pair["b"]]
-    busy_lanes = int((expected.busy_ns > 0).sum())
-    assert len(found["pairs"]) == busy_lanes * (busy_lanes - 1) // 2
-    names = {entry["name"]: (entry["count"], entry["busy"]) for entry in found["names"]}
-    assert names == {
-        code: (int((trace.name == code).sum()), int(trace.duration_ns[trace.name == code].sum()))
-        for code in range(len(trace.names))
-    }
-    assert [entry["busy"] for entry in found["names"]] == sorted((busy for _, busy in names.values()), reverse=True)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_totals_of_a_window_are_those_of_the_clipped_trace(engine, seed):
-    trace = deep_trace(seed, 200)
-    packed, tables = load_trace(engine, trace)
-    start, end = 4_003, 4_003 + 9_000 // (seed + 1)
-    lanes = [0, 2]
-    found = engine.evaluate(
-        """async ([packed, tables, {start, end, lanes}]) =>
-        E.totals(await make(packed, tables.rows), tables, {start, end, lanes: new Set(lanes)})""",
-        [packed, tables, {"start": start, "end": end, "lanes": lanes}],
-    )
-    left, right = np.maximum(trace.start_ns, start), np.minimum(trace.end_ns, end)
-    inside = ((left < right) | ((left == right) & (trace.duration_ns == 0))) & np.isin(trace.lane, lanes)
-    expected = overlap(clipped_trace(trace, start, end, lanes))
-    # Lanes are paired with all that were busy, also with those that are not selected.
-    common_ns = overlap(clipped_trace(trace, start, end)).common_ns
-    assert {lane["lane"]: lane["busy"] for lane in found["lanes"]} == {lane: int(expected.busy_ns[lane]) for lane in lanes}
-    assert {lane["lane"]: lane["count"] for lane in found["lanes"]} == {
-        lane: int((trace.lane[inside & counted_rows(trace)] == lane).sum()) for lane in lanes
-    }
-    assert {(pair["a"], pair["b"]): pair["both_ns"] for pair in found["pairs"]} == {
-        (a, b): int(common_ns[a, b]) for a, b in ((0, 1), (0, 2), (2, 1))
-    }
-    for entry in found["names"]:
-        own = inside & (trace.name == entry["name"])
-        assert (entry["count"], entry["busy"]) == (own.sum(), (right - left)[own].sum())
 
 
 def test_each_card_has_its_own_sms_and_work_those_that_its_grid_fills(engine):
@@ -360,14 +287,20 @@ def test_spans_that_stand_for_several_count_as_such(engine):
         "header": {"has_common_time": True},
         "cards": [{"device": 0, "sms": 1}],
     }
-    lanes, found, inside = engine.evaluate(
-        """async ([packed, tables]) => { const store = await make(packed, tables.rows)
-        return [[...E.busyShares(store, tables, 0, 200, 4).lanes],
-          E.totals(store, tables, {start: 50, end: 200, lanes: null}),
-          E.totals(store, tables, {start: 20, end: 60, lanes: null})] }""",
+    lanes = engine.evaluate(
+        """async ([packed, tables]) => [...busyLanes(await make(packed, tables.rows), tables, 0, 200, 4)]""",
         [[pack(columns)], tables],
     )
     assert lanes == [0.25, 0.25, 0.2, 0]
-    assert found["lanes"] == [{"lane": 0, "count": 41, "busy": 22.5, "max": 10}]
-    assert found["names"] == [{"name": 0, "count": 41, "busy": 22.5, "max": 10}]
-    assert inside["lanes"] == [{"lane": 0, "count": 40, "busy": 10, "max": 0.25}]
+
+
+def test_a_counter_holds_each_value_until_the_next_one(engine):
+    line = {"lane": 0, "time": [0, 10, 30], "value": [100, 300, 200]}
+    tables = {"kinds": [], "names": [], "partitions": [], "cards": [], "lanes": [{"device": 0, "host": True}], "rows": []}
+    means = engine.evaluate(
+        """async ([tables, line]) => { const store = await make([], []), row = {kind: "counter", device: -1, lines: [line]}
+        const windows = [[0, 40, 4], [-20, 20, 2], [35, 45, 1]]
+        return windows.map(window => [...E.cardLayers(store, tables, row, ...window)[0].mean]) }""",
+        [tables, line],
+    )
+    assert means == [[100, 300, 300, 200], [0, 200], [200]]

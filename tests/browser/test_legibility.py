@@ -82,7 +82,7 @@ STEPS = {
     "View": lambda reader: reader.press("v"),
     "pinned": pin,
     "a reason": lambda reader: reader.press("y"),
-    "totals": lambda reader: reader.press("t"),
+    "names": lambda reader: reader.page.locator(".gsl-more").click(),
     "sheet about the recording": lambda reader: reader.page.locator(".gsl-about-button").click(),
 }
 """What is opened on the page of partitions."""

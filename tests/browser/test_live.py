@@ -199,7 +199,7 @@ def late_start(lab):
     lab.wait_until("live.feed.store.spanCount === 3")
     lab.ask("live.viewer.view.set('isFollowing', false)")
     lab.ask("live.viewer.view.setRange(0, 1e6)")
-    lab.ask("live.viewer.view.set('selection', { start: 1e5, end: 2e5, lanes: new Set([0]) })")
+    lab.ask("live.viewer.view.set('selection', { start: 1e5, end: 2e5 })")
     lab.ask("live.viewer.view.show(0, 1)")
     lab.ask("live.viewer.view.setRange(100_000, 600_000)")
     return lab
@@ -322,7 +322,11 @@ def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_pi
     lab.wait_until("live.viewer.view.openWork.length === 0")
     assert "long step, not ended" not in lab.ask(texts)
     # The legend has the new name, soon.
-    lab.wait("() => document.querySelector('.gsl-legend').innerText.includes('long step')")
+    lab.wait(
+        "() => { const more = document.querySelector('.gsl-more'); more.click(); "
+        "const has = document.querySelector('.gsl-all').innerText.includes('long step'); "
+        "document.querySelector('.gsl-all').hidePopover(); return has }"
+    )
     lab.keep("live-legend")
     assert "decode · 36 SMs" in lab.page.locator(".gsl-legend").inner_text()
 

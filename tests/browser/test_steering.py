@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpustreamlab.analysis import overlap
+from gpustreamlab.analysis import format_ns
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
     MS,
@@ -172,151 +172,31 @@ def test_help_sheet_opens_with_a_key_and_closes_with_esc(read):
 # ---- selection
 
 
-def test_shift_drag_sums_up_a_window_and_moves_nothing(read):
-    trace = partition_trace()
-    reader = read(trace)
+def test_shift_drag_measures_a_window_and_moves_nothing(read):
+    reader = read(partition_trace())
     before = reader.window()
     _select(reader, 2 * MS, 6 * MS, "gemm", "attention")
     assert reader.window() == before
     assert reader.pinned() is None
-    selection = reader.js(
-        "[w.selection.start, w.selection.end, [...w.selection.lanes].map(code => w.tables.lanes[code].name).sort()]"
-    )
-    assert selection[0] == pytest.approx(2 * MS, abs=10_000)
-    assert selection[1] == pytest.approx(6 * MS, abs=10_000)
-    assert selection[2] == ["decode", "kv", "prefill"]
-    reader.js("w.set('selection', { ...w.selection, start: 2e6, end: 6e6 })")
-    assert _tables(reader) == {
-        "Names": [
-            ["gemm", "2", "3.40 ms", "1.70 ms", "1.70 ms", "85%"],
-            ["attention", "8", "2.80 ms", "350 µs", "350 µs", "70%"],
-            ["copy kv", "2", "500 µs", "250 µs", "250 µs", "13%"],
-        ],
-        "Streams": [
-            ["prefill", "2", "3.40 ms", "1.70 ms", "1.70 ms", "85%"],
-            ["decode", "8", "2.80 ms", "350 µs", "350 µs", "70%"],
-            ["kv", "2", "500 µs", "250 µs", "250 µs", "13%"],
-        ],
-        "Partitions": [
-            ["prefill · 96 SMs (asked for 90)", "4", "3.90 ms", "975 µs", "1.70 ms", "98%"],
-            ["decode · 36 SMs", "8", "2.80 ms", "350 µs", "350 µs", "70%"],
-        ],
-        "Overlap": [
-            ["prefill + decode", "2.50 ms", "89%"],
-            ["prefill + logging", "1.00 ms", "100%"],
-            ["decode + logging", "700 µs", "70%"],
-            ["decode + kv", "300 µs", "60%"],
-        ],
-    }
-    assert _heads(reader) == ["Overlap", "Both", "of the shorter"]
-    _by(reader, "Names")
-    assert _heads(reader) == ["Names", "Calls", "Total", "Mean", "Max", "of window"]
-    about = reader.page.locator(".gsl-selection th", has_text="of window").get_attribute("title")
-    assert "names of nested ranges overlap" in about
-    assert "Selected 4.00 ms" in reader.text("selection")
-
-
-def test_drags_select_with_shift_over_the_card_too(read):
-    reader = read(partition_trace())
-    before = reader.window()
-    rows = reader.js("w.tables.card_rows.map(({ top, bottom }) => (top + bottom) / 2)")
-    assert len(rows) == 1
-    for strip in rows:
-        y = reader.frame()[1] + strip
-        reader.drag((reader.at(2 * MS)[0], y), (reader.at(6 * MS)[0], y + 10), shift=True)
-        assert reader.js("[...w.selection.lanes].length") == 4
-        assert reader.js("w.selection.end - w.selection.start") == pytest.approx(4 * MS, abs=20_000)
-        assert reader.window() == before
-        reader.press("Escape")
-    _select(reader, 2 * MS, 6 * MS, "copy kv", "copy kv")
-    reader.js("w.set('selection', { ...w.selection, start: 2e6, end: 6e6 })")
-    tables = _tables(reader)
-    assert [row[0] for row in tables["Streams"]] == ["kv"]
-    assert tables["Overlap"] == [["kv + decode", "300 µs", "60%"]]
-
-
-def test_totals_are_those_of_the_overlap(read):
-    trace = random_trace(3_000, 5)
-    reader = read(trace)
-    reader.page.mouse.move(*reader.at(1000, 8))
-    reader.press("t")
-    result = overlap(trace)
-    shown = reader.js("gpustreamlab.totals(s, w.tables, w.streamExtent())")
-    assert reader.text("selection").startswith("Totals of ")
-    assert [row["busy"] for row in shown["lanes"]] == result.busy_ns.tolist()
-    assert {(pair["a"], pair["b"]): pair["both_ns"] for pair in shown["pairs"]} == {
-        (a, b): int(result.common_ns[a, b]) for a in range(5) for b in range(a + 1, 5)
-    }
-    assert len(_tables(reader)["Overlap"]) == 10
-    trace = random_trace(3_000, 40)
-    reader = read(trace)
-    result = overlap(trace)
-    window = {"start": 0, "end": result.wall_ns}
-    pairs = reader.js("gpustreamlab.totals(s, w.tables, { ...argument, lanes: new Set([7, 21]) }).pairs", window)
-    assert {(pair["a"], pair["b"]): pair["both_ns"] for pair in pairs} == {
-        (own, other): int(result.common_ns[own, other])
-        for own in (7, 21)
-        for other in range(40)
-        if other != own and (own, other) != (21, 7)
-    }
-    shown = sorted((pair["both_ns"] for pair in pairs), reverse=True)
-    assert [pair["both_ns"] for pair in pairs] == shown
-    reader = read(make_trace([("a", f"h2d {k}", 10 * k, 10 * k + 10) for k in range(30)] + [("b", "gemm 1", 0, 150)]))
-    reader.press("t")
-    assert _tables(reader)["Names"] == [
-        ["h2d *", "30", "300 ns", "10 ns", "10 ns", "100%"],
-        ["gemm 1", "1", "150 ns", "150 ns", "150 ns", "50%"],
-    ]
-
-
-def test_selection_zooms_and_clears_by_button_and_key(read):
-    reader = read(partition_trace())
-    _select(reader, 2 * MS, 6 * MS, "gemm", "attention")
+    assert reader.js("[w.selection.start, w.selection.end]") == pytest.approx([2 * MS, 6 * MS], abs=20_000)
     start, end = reader.js("[w.selection.start, w.selection.end]")
-    reader.page.locator(".gsl-selection").get_by_role("button", name="Zoom here").click()
+    assert reader.js("(text => text.split(',')[0])(v.status.textContent)") == f"Selected {format_ns(end - start)}"
+    # THEN keys zoom there, and Esc takes it away
+    reader.press("f")
     assert reader.window() == pytest.approx([start, end])
-    reader.page.locator(".gsl-selection").get_by_role("button", name="Clear").click()
-    reader.settle()
-    assert reader.text("selection") is None
-    for closing in ("Escape", "t"):
-        reader.press("t")
-        assert reader.text("selection").startswith("Totals of ")
-        reader.press(closing)
-        assert reader.text("selection") is None
-
-
-# ---- ruler
-
-
-def test_ruler_measures_and_snaps_by_clicks_and_by_keys(read):
-    reader = read(pipeline_trace())
-    reader.page.mouse.move(*reader.at(2 * MS, 8))
-    reader.press("m")
-    assert reader.text("measured") == "Click where it starts"
-    reader.page.mouse.click(*reader.at(2 * MS, 8))
-    reader.page.mouse.move(*reader.at(3 * MS, 8), steps=3)
-    reader.settle()
-    assert reader.text("measured").endswith("click where it ends")
-    reader.page.mouse.click(*reader.at(4 * MS, 8))
-    reader.settle()
-    assert reader.js("w.ruler.end - w.ruler.start") == pytest.approx(2 * MS, rel=0.01)
-    length, rate = reader.text("measured").split(" · ")
-    assert length.endswith(" ms")
-    assert float(rate.removesuffix(" Hz")) == pytest.approx(500, rel=0.01)
-    assert reader.pinned() is None
     reader.press("Escape")
-    assert reader.js("w.ruler") is None
-    assert reader.text("measured") in (None, "")
-    reader.page.get_by_role("button", name="Measure between two clicks").click()
-    for share in (0.02, 0.98):
-        reader.page.mouse.click(*reader.place(*reader.find("filter", 1), share))
-    reader.settle()
-    assert reader.js("[w.ruler.start, w.ruler.end]") == [1_900_000, 2_500_000]
-    assert reader.text("measured") == "600 µs · 1.67 kHz"
-    reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
-    reader.press("ArrowRight", "r", "Enter")
-    start, end = reader.js("[s.row(w.pinned.row).start[w.pinned.index], s.row(w.pinned.row).end[w.pinned.index]]")
-    assert reader.js("[w.ruler.start, w.ruler.end]") == [start, end]
+    assert reader.js("w.selection") is None
+
+
+def test_edges_of_spans_are_met_and_the_card_and_the_page_may_be_dragged_over_too(read):
+    reader = read(pipeline_trace())
+    places = [reader.place(*reader.find("filter", 1), share) for share in (0.02, 0.98)]
+    reader.drag(places[0], places[1], shift=True)
+    assert reader.js("[w.selection.start, w.selection.end]") == [1_900_000, 2_500_000]
+    reader = read(partition_trace())
+    y = reader.frame()[1] + reader.js("(w.tables.card_rows[0].top + w.tables.card_rows[0].bottom) / 2")
+    reader.drag((reader.at(2 * MS)[0], y), (reader.at(6 * MS)[0], y + 10), shift=True)
+    assert reader.js("w.selection.end - w.selection.start") == pytest.approx(4 * MS, abs=20_000)
 
 
 # ---- legend
@@ -345,9 +225,10 @@ def test_the_whole_card_is_in_the_legend_only_where_anything_ran_on_it(read):
 def test_legend_orders_names_by_time_toggles_them_and_shows_only_one(read):
     trace = partition_trace()
     reader = read(trace, width=1600)
-    # THEN the partitions, of which the hue tells, come first
+    # THEN the partitions, of which the hue tells, are there, and the names on demand
     told = reader.page.locator(".gsl-legend .gsl-text").all_text_contents()
-    assert told[:4] == ["prefill · 96 SMs", "decode · 36 SMs", "whole card · 132 SMs", "gemm"]
+    assert told == ["prefill · 96 SMs", "decode · 36 SMs", "whole card · 132 SMs"]
+    reader.js("w.set('colour', 'name')")
     names = ".gsl-legend [data-entry^=hiddenNames]"
     chips = reader.page.locator(names)
     assert chips.all_text_contents()[:4] == ["gemm8.50 ms", "attention7.00 ms", "copy kv1.25 ms", "checksum1.00 ms"]
@@ -363,6 +244,7 @@ def test_legend_orders_names_by_time_toggles_them_and_shows_only_one(read):
     reader.settle()
     assert reader.drawn_count() == len(trace)
     reader = read(trace, width=1600)
+    reader.js("w.set('colour', 'name')")
     chips = reader.page.locator(names)
     chips.nth(1).click(modifiers=["Alt"])
     reader.settle()
@@ -400,15 +282,14 @@ def test_hiding_a_name_keeps_the_pin_on_its_span_or_drops_it(read):
 
 def test_a_caption_of_the_legend_stands_beside_its_first_entry_at_every_width(read):
     reader = read(kernel_trace(), width=1200)
-    # What the height of bars tells is of no entry
     parts = """[...document.querySelectorAll('.gsl-of')]
-      .filter(caption => caption.offsetParent && !caption.textContent.startsWith('height'))
+      .filter(caption => caption.offsetParent)
       .map(caption => [caption.textContent,
       ...[caption, caption.nextElementSibling]
       .map(part => part.getBoundingClientRect()).map(({ top, bottom }) => Math.round((top + bottom) / 2))])"""
     for colour, captions in (
-        ("partition", ["hue: partition", "kind", "calls"]),
-        ("name", ["hue: name", "kind", "calls", "SMs"]),
+        ("partition", ["colour: partition", "kind", "calls"]),
+        ("name", ["colour: name", "kind", "calls"]),
     ):
         reader.js("w.set('colour', argument)", colour)
         seen = set()
@@ -426,6 +307,11 @@ def test_a_caption_of_the_legend_stands_beside_its_first_entry_at_every_width(re
 @pytest.mark.parametrize("width", [1200, 700])
 def test_legend_of_many_names_has_one_line_and_opens_the_rest(read, width):
     reader = read(unnumbered(random_trace(4_000, 4, name_count=60)), width=width)
+    assert reader.page.locator(".gsl-legend .gsl-chip:visible .gsl-text").all_text_contents() == [
+        f"stream {k}" for k in range(4)
+    ]
+    assert reader.page.locator(".gsl-more").inner_text() == "60 names"
+    reader.js("w.set('colour', 'name')")
     shown = reader.page.locator(".gsl-legend .gsl-chip:visible").count()
     assert 3 <= shown <= 14
     more = reader.page.locator(".gsl-more")
@@ -433,7 +319,7 @@ def test_legend_of_many_names_has_one_line_and_opens_the_rest(read, width):
     assert reader.page.locator(".gsl-legend").bounding_box()["height"] < 30
     more.click()
     sheet = reader.page.locator(".gsl-all")
-    assert sheet.locator(".gsl-chip").count() == 60
+    assert sheet.locator(".gsl-chip[data-entry^=hiddenNames]").count() == 60
     box = sheet.bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= width
@@ -551,26 +437,21 @@ def test_pinned_span_stays_pinned_while_late_spans_arrive_before_it(read):
     assert reader.pinned()[1] == start
 
 
-def test_live_legend_keeps_its_order_until_the_reader_looks_elsewhere(read):
+def test_names_of_a_live_legend_stay_where_they_are_while_they_are_read(read):
     reader = read(make_trace([("a", "first", 0, 1_000), ("a", "second", 2_000, 3_000), ("a", "third", 4_000, 5_000)]))
     _go_live(reader)
-    chips = reader.page.locator(".gsl-legend .gsl-chip .gsl-text")
-    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 1")
-    reader.page.evaluate("document.querySelector('.gsl-chip').dataset.isFirst = 'yes'")
+    names = reader.page.locator(".gsl-all [data-entry^=hiddenNames] .gsl-text")
+    reader.page.wait_for_function("document.querySelector('.gsl-more').textContent === '1 name'")
     reader.js("append(Float64Array.of(3e6), 5e6, 2)")
-    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 2")
+    reader.page.wait_for_function("document.querySelector('.gsl-more').textContent === '2 names'")
+    reader.page.locator(".gsl-more").click()
+    assert names.all_inner_texts() == ["third", "first"]
     reader.js("append(Float64Array.of(9e6), 9e6, 1)")
-    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 3")
-    assert chips.all_inner_texts() == ["first", "third", "second"]
-    kept = reader.page.locator(".gsl-chip").first.element_handle()
-    reader.js("append(Float64Array.of(19e6), 1e6, 0)")
-    reader.page.wait_for_function("document.querySelector('.gsl-chip small').textContent === '2.00 ms'")
-    assert kept.evaluate("chip => chip.isConnected")
-    assert chips.all_inner_texts() == ["first", "third", "second"]
-    reader.press("Space")
-    assert chips.all_inner_texts() == ["second", "third", "first"]
-    reader.press("Space")
-    assert chips.all_inner_texts() == ["second", "third", "first"]
+    reader.page.wait_for_function("document.querySelector('.gsl-more').textContent === '3 names'")
+    assert names.all_inner_texts() == ["third", "first"]
+    reader.press("Escape")
+    reader.page.locator(".gsl-more").click()
+    assert names.all_inner_texts() == ["second", "third", "first"]
 
 
 def test_only_a_live_session_can_be_followed_and_paused(read):
@@ -592,26 +473,3 @@ def _select(reader, start_ns, end_ns, upper, lower):
     """Drag with Shift from one time in a name's row to another time in another's."""
     y0, y1 = (reader.place(*reader.find(name))[1] for name in (upper, lower))
     reader.drag((reader.at(start_ns)[0], y0), (reader.at(end_ns)[0], y1), shift=True)
-
-
-def _by(reader, kind):
-    reader.page.get_by_role("group", name="Totals by").get_by_role("button", name=kind, exact=True).click()
-
-
-def _heads(reader):
-    return reader.page.locator(".gsl-selection thead th").all_inner_texts()
-
-
-def _rows(reader):
-    rows = """[...document.querySelectorAll('.gsl-selection tbody tr')].map(row => [...row.cells]
-      .map(cell => (cell.querySelector('button') ?? cell).textContent))"""
-    return [row for row in reader.page.evaluate(rows) if row != ["none"]]
-
-
-def _tables(reader):
-    """Return the rows of the table by each thing that it can be by; the last stays."""
-    tables = {}
-    for kind in reader.page.get_by_role("group", name="Totals by").get_by_role("button").all_inner_texts():
-        _by(reader, kind)
-        tables[kind] = _rows(reader)
-    return tables

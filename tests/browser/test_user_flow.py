@@ -54,7 +54,6 @@ def work(steps, pause_s=0.0):
         lab.synchronize()
         time.sleep(pause_s)
 """
-RANGES = ("batch", "filter", "statistics", "upload", "download")
 OF_A_DEAD_KERNEL = ("Canceled future for execute_request", "Error: widget model not found")
 
 
@@ -79,7 +78,7 @@ def test_quickstart_from_the_first_cell_to_the_kept_file(notebook, server, chrom
     spans_appear_while_cells_run(lab)
     wheel_and_keys_zoom_and_pan(lab)
     a_search_dims_and_steps(lab)
-    a_dragged_window_has_totals(lab)
+    a_dragged_window_is_measured(lab)
     a_click_pins(lab)
     a_reload_keeps_everything(lab)
     a_view_beside_the_notebook_grows_too(lab)
@@ -182,23 +181,14 @@ def a_search_dims_and_steps(lab):
     reader.press("Escape", "0")
 
 
-def a_dragged_window_has_totals(lab):
+def a_dragged_window_is_measured(lab):
     reader = lab.reader()
     left, top, right, bottom = reader.frame()
     reader.drag((left + 3, top + 15), (right - 3, bottom - 15), shift=True)
-    lab.page.locator(".gsl-selection").wait_for()
-    lab.keep("flow-totals")
-    text = reader.text("selection")
-    names = lab.page.locator(".gsl-selection tbody tr")
-
-    assert text.startswith("Selected ")
-    counts = {row.locator("th").inner_text(): row.locator("td").first.inner_text() for row in names.all()}
-    # Kernels are there beside the ranges.
-    assert {name: counts[name] for name in RANGES} == dict.fromkeys(RANGES, "8")
-    lab.page.get_by_role("button", name="Overlap", exact=True).click()
-    assert "upload + compute" in reader.text("selection")
+    assert reader.js("w.selection.end - w.selection.start") > 0
+    lab.keep("flow-selected")
     reader.press("Escape")
-    assert reader.text("selection") is None
+    assert reader.js("w.selection") is None
 
 
 def a_click_pins(lab):
@@ -299,7 +289,8 @@ def partitions_of_the_widget_are_drawn(lab):
     lab.kernel(WORK)
     lab.wait_until("live.feed.tables.marks.filter(mark => mark.kind === 'layout').length === 2")
     lab.wait_until(f"live.feed.store.spanCount === {lab.recorded()}")
-    assert lab.page.locator(".gsl-legend").text_content().startswith("hue: partition")  # with the picture, not some time after
+    # With the picture, not some time after.
+    assert lab.page.locator(".gsl-legend").text_content().startswith("colour: partition")
     lab.show_view()
     lab.keep("flow-partitions")
     lab.resize(700)

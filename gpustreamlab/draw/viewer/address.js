@@ -81,10 +81,9 @@ function keepView(view) {
     const index = value && view.tables.rows[value[0]] ? view.store.indexOf(value[0], viewTime(view, value[1]), value[2]) : -1
     view.set("pinned", index < 0 ? null : { row: value[0], index })
   })
-  view.keep("sel", () => view.selection && [...times(view.selection), ...(view.selection.lanes?.size < view.tables.lanes.length ? [[...view.selection.lanes]] : [])], value => {
-    if (!value) return view.set("selection", null)
-    const [start, end] = value.slice(0, 2).map(time => viewTime(view, time)), lanes = (value[2] ?? [...view.tables.lanes.keys()]).filter(code => view.tables.lanes[code])
-    if (start < end) view.set("selection", { start, end, lanes: new Set(lanes) })
+  view.keep("sel", () => view.selection && times(view.selection), value => {
+    const [start, end] = value ? value.map(time => viewTime(view, time)) : []
+    view.set("selection", start < end ? { start, end } : null)
   })
   view.keep("sign", () => view.reason && [view.reason.number, view.reason.place], value => view.set("reason", value && { number: value[0], place: value[1] }))
   if (view.isLive) view.keep("live", () => view.isFollowing && !view.isPaused ? null : [view.isFollowing, view.isPaused], value => {

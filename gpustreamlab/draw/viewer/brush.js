@@ -14,27 +14,40 @@ export const BAR_INK = "#101418" // Signs on bars, in both themes: dark text is 
 
 // Hatches as canvas patterns. Their lines move with the bars, not with the window.
 export class Hatches {
-  constructor() { this.made = new Map() }
+  constructor() {
+    this.made = new Map()
+    this.masks = new Map()
+  }
 
   get(ctx, sign, ratio) {
     const key = `${sign} ${ratio}`
-    if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, ratio))
+    if (!this.made.has(key)) this.made.set(key, ctx.createPattern(makeHatch(sign, ratio), "repeat"))
     this.made.get(key).setTransform(this.matrix)
     return this.made.get(key)
+  }
+
+  // Which px of a picture lie on the lines of a hatch.
+  mask(sign, ratio) {
+    const key = `${sign} ${ratio}`
+    if (!this.masks.has(key)) {
+      const tile = makeHatch(sign, ratio), size = tile.width, {data} = tile.getContext("2d").getImageData(0, 0, size, size)
+      this.masks.set(key, {isDark: (x, y) => data[4 * (y % size * size + x % size) + 3] > 30})
+    }
+    return this.masks.get(key)
   }
 
   // Anchor all of them at a point of the canvas, in device px.
   anchor(x, y) { this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]) }
 }
 
-function makeHatch(ctx, sign, ratio) {
+function makeHatch(sign, ratio) {
   const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio))
   tile.width = tile.height = size
   const pen = tile.getContext("2d")
   pen.scale(size / HATCH_PX, size / HATCH_PX)
   pen.globalAlpha = 0.35
   pen.stroke(new Path2D(HATCH_LINES[sign]))
-  return ctx.createPattern(tile, "repeat")
+  return tile
 }
 
 // Fill a shape, in CSS px, with a hatch where there are hatches. A canvas paints a pattern in its own px; these are device px.

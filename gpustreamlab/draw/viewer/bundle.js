@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 817dca1816a99a4820f956d8e1a872f650f0ebdc40e1aeb974f4d008ad0be8c3
+// Made by scripts/bundle_viewer.py. 90f203fcff17da16a2951ed26484e96e323c9cc920f6b3208b56094dc9918a60
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -27,6 +27,7 @@ var gpustreamlab = (() => {
     SpanStore: () => SpanStore,
     View: () => View,
     Viewer: () => Viewer,
+    addCoverage: () => addCoverage,
     binWidth: () => binWidth,
     boxOf: () => boxOf2,
     cardLayers: () => cardLayers,
@@ -38,7 +39,6 @@ var gpustreamlab = (() => {
     headTime: () => headTime,
     linkRanges: () => linkRanges,
     paintEdges: () => paintEdges,
-    paintHitTicks: () => paintHitTicks,
     paintOwnEdges: () => paintOwnEdges,
     paintOwnLaunches: () => paintOwnLaunches,
     readBatch: () => readBatch,
@@ -46,7 +46,7 @@ var gpustreamlab = (() => {
     signAt: () => signAt,
     stackLayers: () => stackLayers,
     timesOf: () => timesOf,
-    totals: () => totals,
+    unionsOf: () => unionsOf,
     unpackColumns: () => unpackColumns,
     workWord: () => workWord,
     writeKept: () => writeKept
@@ -325,7 +325,7 @@ var gpustreamlab = (() => {
       this.overlaps = false;
       this.slack = 0;
       this.edits = 0;
-      this.seen = { lane: 0, partition: 0, filter: 0, kinds: 0 };
+      this.seen = { lane: 0, filter: 0, kinds: 0 };
       for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0);
       this.hasWork = false;
       this.count = null;
@@ -604,26 +604,36 @@ var gpustreamlab = (() => {
   var Hatches = class {
     constructor() {
       this.made = /* @__PURE__ */ new Map();
+      this.masks = /* @__PURE__ */ new Map();
     }
     get(ctx, sign, ratio) {
       const key = `${sign} ${ratio}`;
-      if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, ratio));
+      if (!this.made.has(key)) this.made.set(key, ctx.createPattern(makeHatch(sign, ratio), "repeat"));
       this.made.get(key).setTransform(this.matrix);
       return this.made.get(key);
+    }
+    // Which px of a picture lie on the lines of a hatch.
+    mask(sign, ratio) {
+      const key = `${sign} ${ratio}`;
+      if (!this.masks.has(key)) {
+        const tile = makeHatch(sign, ratio), size = tile.width, { data } = tile.getContext("2d").getImageData(0, 0, size, size);
+        this.masks.set(key, { isDark: (x, y) => data[4 * (y % size * size + x % size) + 3] > 30 });
+      }
+      return this.masks.get(key);
     }
     // Anchor all of them at a point of the canvas, in device px.
     anchor(x, y) {
       this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
     }
   };
-  function makeHatch(ctx, sign, ratio) {
+  function makeHatch(sign, ratio) {
     const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio));
     tile.width = tile.height = size;
     const pen = tile.getContext("2d");
     pen.scale(size / HATCH_PX, size / HATCH_PX);
     pen.globalAlpha = 0.35;
     pen.stroke(new Path2D(HATCH_LINES[sign]));
-    return ctx.createPattern(tile, "repeat");
+    return tile;
   }
   function hatchShape(ctx, { hatches, ratio, hasHatch }, sign, shape) {
     if (!hasHatch(sign)) return;
@@ -991,10 +1001,10 @@ var gpustreamlab = (() => {
     const detail = view.tables.details?.[row.work("detail", index)], size = row.work("size", index);
     const facts = [];
     if (detail) {
-      const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph] = detail;
+      const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph, fit] = detail;
       if (fullName && fullName !== nameOf(view, row.name[index])) facts.push(["in full", fullName]);
       const threads = block.some(Boolean) ? ` × ${sizesText(block)} threads` : "";
-      if (grid.some(Boolean)) facts.push(...smsFacts(view, row, index, grid), ["grid", `${sizesText(grid)} blocks${threads}`]);
+      if (grid.some(Boolean)) facts.push(...smsFacts(view, row, index, grid, fit), ["grid", `${sizesText(grid)} blocks${threads}`]);
       if (registers) facts.push(["registers", `${registers} a thread`]);
       if (staticBytes + dynamicBytes) facts.push(["shared", sharedText(staticBytes, dynamicBytes)]);
       if (graph) facts.push(["graph", `launched by CUDA graph ${graph}`]);
@@ -1002,10 +1012,11 @@ var gpustreamlab = (() => {
     if (size) facts.push(["bytes", sizeText(view, row, index, size)]);
     return facts;
   }
-  function smsFacts({ tables }, row, index, grid) {
+  function smsFacts({ tables }, row, index, grid, fit) {
     const code = row.partition[index], { device } = tables.lanes[row.lane];
     const sms = code ? tables.partitions[code]?.sms : tables.cards.find((card) => tables.cards.length === 1 || card.device === device)?.sms;
-    return sms ? [["SMs", `at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)}`]] : [];
+    const blocks = grid.reduce((product, size) => product * Math.max(1, size), 1), many = `${formatCount(blocks)} block${blocks === 1 ? "" : "s"}, ${formatCount(fit)} fit on one`;
+    return sms ? [["SMs", `${formatCount(Math.min(sms, Math.ceil(blocks / fit)))} of ${formatCount(sms)} (${many})`]] : [];
   }
   function sizesText(sizes) {
     const last = sizes.findLastIndex((size) => size > 1);
@@ -1089,26 +1100,24 @@ var gpustreamlab = (() => {
   // layout.js
   var FOLDED_PX = 16;
   var LAYER_GAP_PX = 1;
-  var PINNED_GAP_PX = 4;
   var AWAY_PX = -1e5;
-  var firstLayout = () => ({ memory: false, idle: false, folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set() });
+  var firstLayout = () => ({ memory: false, idle: false, folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set() });
   var laneKey = ({ name, host }) => host ? `host ${name}` : name;
   var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
   function layOut(planned, layout, hasSpans) {
     const { head_px: headPx, idle_px: idlePx } = planned;
     const places = placesFromTop(planned), groups = groupLanes(planned, places.keys()), keys = planned.lanes.map(laneKey);
-    const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned2 = isIn("pinned");
+    const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded");
     const isMemory = ([label]) => label === "memory", isShown = (part) => layout.memory || !isMemory(part);
     const isIdle = (code) => planned.lanes[code].parts.length ? !planned.lanes[code].parts.some(isShown) : !planned.lanes[code].host && !hasSpans(code);
     const isAway = (code) => isIn("hidden")(code) || !layout.idle && isIdle(code);
-    const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isAway(code));
     for (const group of groups) {
       group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group));
-      group.loose = group.lanes.filter((code) => !isAway(code) && !isPinned2(code));
+      group.loose = group.lanes.filter((code) => !isAway(code));
       group.shown = group.isFolded ? [] : group.loose;
     }
     const headed = groups.filter((group) => group.label && (group.loose.length || group.letter && group.lanes.every(isIdle)));
-    const order = [...pinned, ...groups.flatMap((group) => group.shown)];
+    const order = groups.flatMap((group) => group.shown);
     const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum, [, top, bottom]) => sum + bottom - top + LAYER_GAP_PX, 0);
     const high = (code) => {
       const lane = planned.lanes[code];
@@ -1123,8 +1132,6 @@ var gpustreamlab = (() => {
     };
     const moved = (code, px) => lanes[code].top + px - planned.lanes[code].top;
     const stripIn = ({ lane, ...strip }) => bordersIn(layout.memory ? lanes[lane] : { folded: true }, (px) => moved(lane, px), strip);
-    for (const code of pinned) put(code, -1);
-    const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : headPx;
     headed.forEach((group, place) => {
       group.place = place;
     });
@@ -1140,7 +1147,7 @@ var gpustreamlab = (() => {
     const idle = count ? { top: y, bottom: y += idlePx, text: `${count} stream${count === 1 ? "" : "s"} without work` } : null;
     const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y, idle };
     if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...stripIn(strip) }));
-    return { tables, order, pinnedPx };
+    return { tables, order };
   }
   function boxOf({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {
     const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`, said = isFolded ? count : loose.length ? "" : "no work";
@@ -1175,6 +1182,7 @@ var gpustreamlab = (() => {
   var NO_HEAD = { card_rows: [], head_px: 0, idle_px: 18 };
   var MIN_WINDOW_NS = 10;
   var EMPTY_WINDOW_NS = 1e6;
+  var FOLD_PX = [280, 32];
   var HIT_PX = 3;
   var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"]);
   var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
@@ -1193,9 +1201,8 @@ var gpustreamlab = (() => {
       this.layout = firstLayout();
       this.roomPx = LANES_MAX_PX;
       this.lane = null;
-      this.pane = null;
       for (const group of FILTER_KEYS) this[group] = /* @__PURE__ */ new Set();
-      this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
+      this.matches = this.selection = this.pinned = this.hovered = null;
       this.gap = this.reason = null;
       this.why = tables.why ?? null;
       this.lit = null;
@@ -1216,8 +1223,8 @@ var gpustreamlab = (() => {
       const planned = this.planned = { ...NO_HEAD, ...told };
       this.laneRows = planned.lanes.map(() => []);
       planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
-      const { tables, order, pinnedPx } = layOut(planned, this.layout, (code) => this.hasSpans(code));
-      Object.assign(this, { tables, laneOrder: order, pinnedPx });
+      const { tables, order } = layOut(planned, this.layout, (code) => this.hasSpans(code));
+      Object.assign(this, { tables, laneOrder: order });
       this.parts = planParts(tables, this.roomPx);
       this.lanesPx = this.parts.lanesPx;
       this.scrollPx = this.clampScroll(this.scrollPx);
@@ -1329,6 +1336,10 @@ var gpustreamlab = (() => {
       const clamped = this.clampScroll(Math.round(px));
       if (clamped !== this.scrollPx) this.set("scrollPx", clamped);
     }
+    // Where it is said how many lanes are shown.
+    isUnderFold(x, y) {
+      return this.canScroll && y > this.lanesBottom() - FOLD_PX[1] && x > this.frame.right - FOLD_PX[0];
+    }
     get canScroll() {
       return this.tables.height_px > this.lanesPx + 0.5;
     }
@@ -1342,26 +1353,20 @@ var gpustreamlab = (() => {
       return this.frame.left + (ns - this.x0) / this.nsPerPx;
     }
     lanesTop() {
-      return this.frame.top + (this.pane === "others" ? this.pinnedPx : this.parts.headPx);
+      return this.frame.top + this.parts.headPx;
     }
     lanesBottom() {
-      return this.frame.top + (this.pane === "pinned" ? this.pinnedPx : this.lanesPx);
+      return this.frame.top + this.lanesPx;
     }
     yAt(lanePx) {
-      return this.frame.top + lanePx - (lanePx < this.pinnedPx ? 0 : this.scrollPx);
+      return this.frame.top + lanePx - this.scrollPx;
     }
     isSeen({ top, bottom }) {
-      return top < this.pinnedPx ? bottom > 0 : bottom > this.scrollPx + this.pinnedPx && top < this.scrollPx + this.lanesPx;
-    }
-    // Paint what lies in the lanes: pinned ones stay where they are, the others scroll below them.
-    eachPane(paint) {
-      for (this.pane of this.pinnedPx > this.parts.headPx ? ["others", "pinned"] : ["others"]) paint();
-      this.pane = null;
+      return bottom > this.scrollPx + this.parts.headPx && top < this.scrollPx + this.lanesPx;
     }
     // Codes of the lanes in view, from the top.
     visibleLanes() {
-      const { lanes } = this.tables, isInPane = (lane) => this.pane === null || this.pane === "pinned" === lane.top < this.pinnedPx;
-      return this.laneOrder.filter((code) => isInPane(lanes[code]) && this.isSeen(lanes[code]));
+      return this.laneOrder.filter((code) => this.isSeen(this.tables.lanes[code]));
     }
     // Whether a place of the figure is within its frame, no more than so many px below its top.
     isOver({ x, y }, highPx = this.parts.innerPx) {
@@ -1385,9 +1390,8 @@ var gpustreamlab = (() => {
       this.set("pinned", { row, index });
     }
     scrollToRow(row) {
-      const { top, bottom } = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 20 : 0);
-      if (top < this.pinnedPx) this.scrollTo(this.scrollPx);
-      else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
+      const { top, bottom } = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 20 : 0);
+      if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
       else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
     }
     // Set one of the properties that are drawn; the event's detail is its name.
@@ -1419,9 +1423,8 @@ var gpustreamlab = (() => {
   function nearestItem(painted, px, py, view) {
     const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
     let best = null, bestCost = Infinity;
-    const isPinned2 = py < view.frame.top + view.pinnedPx;
     for (const { row: row2, from, to, top, bottom } of segments) {
-      if (py < top - 1 || py > bottom + 1 || isPinned2 !== view.tables.rows[row2].top < view.pinnedPx) continue;
+      if (py < top - 1 || py > bottom + 1) continue;
       for (let i2 = to - 1; i2 >= from; i2--) {
         const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
         if (offNs > slackNs) continue;
@@ -1531,10 +1534,9 @@ var gpustreamlab = (() => {
       const index = value && view.tables.rows[value[0]] ? view.store.indexOf(value[0], viewTime(view, value[1]), value[2]) : -1;
       view.set("pinned", index < 0 ? null : { row: value[0], index });
     });
-    view.keep("sel", () => view.selection && [...times(view.selection), ...view.selection.lanes?.size < view.tables.lanes.length ? [[...view.selection.lanes]] : []], (value) => {
-      if (!value) return view.set("selection", null);
-      const [start, end] = value.slice(0, 2).map((time) => viewTime(view, time)), lanes = (value[2] ?? [...view.tables.lanes.keys()]).filter((code) => view.tables.lanes[code]);
-      if (start < end) view.set("selection", { start, end, lanes: new Set(lanes) });
+    view.keep("sel", () => view.selection && times(view.selection), (value) => {
+      const [start, end] = value ? value.map((time) => viewTime(view, time)) : [];
+      view.set("selection", start < end ? { start, end } : null);
     });
     view.keep("sign", () => view.reason && [view.reason.number, view.reason.place], (value) => view.set("reason", value && { number: value[0], place: value[1] }));
     if (view.isLive) view.keep("live", () => view.isFollowing && !view.isPaused ? null : [view.isFollowing, view.isPaused], (value) => {
@@ -1799,99 +1801,8 @@ var gpustreamlab = (() => {
     return row.code < code ? row.indexAt(time) : row.firstFrom(time) - 1;
   }
 
-  // steps.js
-  var SUM_STEPS = 64;
-  var StepSeries = class {
-    constructor(bandCount) {
-      this.time = new Float64Array(64);
-      this.level = new Uint32Array(64);
-      this.length = 0;
-      this.sums = Array.from({ length: bandCount }, (_, band) => new BlockSums(SUM_STEPS, (from, to) => this.integral(from, to, band)));
-    }
-    /** Put other steps from t on: `lists` are the times at which something changes, with numbers of which `next` makes levels. */
-    rebuild(t, lists) {
-      const { time, number } = byPairs(lists, mergeTimed) ?? { time: [] };
-      this.length = lowerBound(this.time, t, 0, this.length);
-      for (const sums of this.sums) sums.forget(this.length - 1);
-      this.time = roomy(this.time, this.length + time.length, this.length);
-      this.level = roomy(this.level, this.length + time.length, this.length);
-      let known = this.length ? this.level[this.length - 1] : 0;
-      for (let index = 0, level = known; index < time.length; index++) {
-        level = this.next(level, number[index]);
-        if (time[index + 1] === time[index] || level === known) continue;
-        this.time[this.length] = time[index];
-        this.level[this.length++] = known = level;
-      }
-      return this;
-    }
-    /** Add the integral of each band over each of the equal columns of [x0, x1]. */
-    addIntegrals(x0, x1, bands) {
-      const n = bands[0].length, width = x1 - x0;
-      let at = upperBound(this.time, x0, 0, this.length) - 1;
-      for (let column = 0; column < n; column++) {
-        const from = columnEdge(column, width, n), to = columnEdge(column + 1, width, n), last = this.lastBefore(x0, to, at);
-        if (last <= at) this.addStep(at, to - from, column, bands);
-        else {
-          this.addStep(at, this.time[at + 1] - x0 - from, column, bands);
-          this.sums.forEach((sums, band) => {
-            bands[band][column] += sums.between(at + 1, last, this.length - 1);
-          });
-          this.addStep(last, to - (this.time[last] - x0), column, bands);
-          at = last;
-        }
-      }
-    }
-    /** Last step before a time after x0, from an earlier one on. Their sum may be rounded past a step, their difference not. */
-    lastBefore(x0, after, from) {
-      let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1;
-      while (last > from && this.time[last] - x0 >= after) last--;
-      while (last + 1 < this.length && this.time[last + 1] - x0 < after) last++;
-      return last;
-    }
-    addStep(index, width, column, bands) {
-      if (index < 0) return;
-      const level = this.level[index];
-      for (let band = 0; band < bands.length; band++) bands[band][column] += this.heightOf(level, band) * width;
-    }
-    integral(from, to, band) {
-      let sum = 0;
-      for (let index = from; index < to; index++) {
-        sum += this.heightOf(this.level[index], band) * (this.time[index + 1] - this.time[index]);
-      }
-      return sum;
-    }
-  };
-  var LaneSteps = class extends StepSeries {
-    constructor() {
-      super(1);
-    }
-    heightOf(level) {
-      return level;
-    }
-    next(level, step) {
-      return level + step;
-    }
-    update(t, unions) {
-      return this.rebuild(t, unions.map((union) => togglesFrom(union, t, 1, -1)));
-    }
-  };
-  function togglesFrom(union, t, begins, ends) {
-    const length = union?.length ?? 0, first = union ? lowerBound(union.end, t, 0, length) : 0;
-    const time = new Float64Array(2 * (length - first)), number = new Int32Array(time.length);
-    for (let index = first, at = 0; index < length; index++) {
-      time[at] = union.start[index];
-      number[at++] = begins;
-      time[at] = union.end[index];
-      number[at++] = ends;
-    }
-    const skipped = time[0] < t ? 1 : 0;
-    return { time: time.subarray(skipped), number: number.subarray(skipped) };
-  }
-  var columnEdge = (column, width, n) => column < n ? width * column / n : width;
-
   // unions.js
   var busyUnions = /* @__PURE__ */ new WeakMap();
-  var MANY_LANES = 48;
   function unionsOf(store, tables) {
     let unions = busyUnions.get(store);
     if (!unions) busyUnions.set(store, unions = new BusyUnions(store));
@@ -1900,18 +1811,13 @@ var gpustreamlab = (() => {
   }
   var BusyUnions = class {
     constructor(store) {
-      this.store = store;
-      this.evictions = -1;
-      this.slots = [];
+      Object.assign(this, { store, evictions: -1 });
     }
-    /** Count the kinds, and stack the partitions, of these tables from now on. */
+    /** Count the kinds of these tables from now on. */
     use(tables) {
       const counted = countedKey(tables);
-      const slots = tables.partitions.map(({ band, sms, text }) => `${band} ${sms} ${text}`);
-      const isKnown = this.counted === counted && this.evictions === this.store.evictions;
-      const isMissed = this.slotUnions?.has(void 0) && slots.length > this.slots.length;
-      if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted);
-      Object.assign(this, { slots, tables, ...countingOf(tables) });
+      if (this.counted !== counted || this.evictions !== this.store.evictions) this.reset(counted);
+      Object.assign(this, countingOf(tables));
     }
     /** Unions of the lanes on which something counted ran. */
     lanes() {
@@ -1923,31 +1829,13 @@ var gpustreamlab = (() => {
       this.updateLanes();
       return this.laneUnions.get(code) ?? null;
     }
-    /** The union of what uses the SMs of a partition, of all codes that mean it, in some rows. */
-    partition(code, rows) {
-      const codes = [...this.slots.keys()].filter((other) => other === code || this.slots[other] === this.slots[code]);
-      const lists = rows.filter((row) => !this.tables.lanes?.[row.lane]?.host).flatMap((row) => codes.map((own) => this.countedIntervals(row, 0, own)));
-      return uniteAll(lists.filter((list) => list.length));
-    }
-    /** The number of busy lanes as steps, where lanes are many; else null. */
-    laneSteps() {
-      this.updateLanes();
-      if (this.laneUnions.size < MANY_LANES) return null;
-      if (!this.steps) this.steps = new LaneSteps().update(-Infinity, this.lanes());
-      else if (this.lanesFrom < Infinity) this.steps.update(this.lanesFrom, this.lanes());
-      this.lanesFrom = Infinity;
-      return this.steps;
-    }
     reset(counted) {
       this.counted = counted;
       this.evictions = this.store.evictions;
       this.laneUnions = /* @__PURE__ */ new Map();
-      this.slotUnions = /* @__PURE__ */ new Map();
-      this.stack = this.steps = null;
-      this.lanesFrom = Infinity;
       this.mixedRows = /* @__PURE__ */ new Set();
-      this.lanesVersion = this.slotsVersion = -1;
-      for (const { seen } of this.store.rows) seen.lane = seen.partition = 0;
+      this.lanesVersion = -1;
+      for (const { seen } of this.store.rows) seen.lane = 0;
     }
     updateLanes() {
       if (this.lanesVersion === this.store.version) return;
@@ -1958,7 +1846,6 @@ var gpustreamlab = (() => {
     }
     updateLane(lane, rows) {
       const known = this.laneUnions.get(lane), counted = rows.filter((row) => this.hasCounted(row));
-      for (const row of counted) this.lanesFrom = Math.min(this.lanesFrom, row.start[row.seen.lane]);
       if (counted.length === 1 && (!known || known === counted[0]) && this.isUnion(counted[0])) this.laneUnions.set(lane, counted[0]);
       else if (counted.length) {
         const isRow = known instanceof Row, union = known && !isRow ? known : new Intervals();
@@ -1983,12 +1870,12 @@ var gpustreamlab = (() => {
     isUnion(row) {
       return !row.overlaps && !row.slack && !this.mixedRows.has(row.code);
     }
-    /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
-    countedIntervals(row, from, only = -1) {
-      const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { start, end, kind, partition, length } = row;
+    /** Union of the counted spans of a row from an index on. */
+    countedIntervals(row, from) {
+      const { isCounted, uncaptured } = this, { start, end, kind, length } = row;
       const list = new Intervals(length - from);
       for (let index = from; index < length; index++) {
-        if (end[index] === start[index] || !isCounted[kind[index]] || only >= 0 && partition[index] !== only) continue;
+        if (end[index] === start[index] || !isCounted[kind[index]]) continue;
         if (!uncaptured || uncaptured(kind[index], start[index])) list.cover(start[index], end[index]);
       }
       return list;
@@ -2014,13 +1901,6 @@ var gpustreamlab = (() => {
     };
   }
   var pushTo = (map, key, value) => map.get(key)?.push(value) ?? map.set(key, [value]);
-  function busyShares(store, tables, x0, x1, n) {
-    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
-    if (steps) steps.addIntegrals(x0, x1, [lanes]);
-    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
-    return { lanes: scaled(lanes, n / (x1 - x0)) };
-  }
-  var scaled = (values, factor) => values.map((value) => value * factor);
   function addCoverage(union, x0, x1, columns) {
     const { start, end, length } = union, n = columns.length, width = x1 - x0;
     const clipped = (index, left, right) => index < 0 ? 0 : Math.max(0, Math.min(end[index] - x0, right) - Math.max(start[index] - x0, left)) * union.densityAt(index);
@@ -2034,6 +1914,7 @@ var gpustreamlab = (() => {
     }
     return columns;
   }
+  var columnEdge = (column, width, n) => column < n ? width * column / n : width;
 
   // waits.js
   var SHOWN_LINKS = 20;
@@ -2049,10 +1930,10 @@ var gpustreamlab = (() => {
         if (!isAtPlace(row, hit.index, arrows[ends.place][i])) continue;
         const other = arrows[ends.otherRow][i];
         const index = find(store.row(other), arrows[ends.otherTime][i], arrows[ends.otherPlace][i]);
-        found.set(`${other} ${index}`, { row: other, index, gapNs: arrows.x1[i] - arrows.x0[i] });
+        found.set(`${other} ${index}`, { row: other, index, gapNs: arrows.x1[i] - arrows.x0[i], need: arrows === store.edges ? needText(view, arrows, i) : "" });
       }
       const sorted = [...found.values()].sort((a, b) => a.gapNs - b.gapNs);
-      return { title, ties: sorted.map((tie) => ({ ...tie, text: tieText(view, tie, gapText(tie.gapNs)) })) };
+      return { title, ties: sorted.map((tie) => ({ ...tie, text: [tieText(view, tie, gapText(tie.gapNs)), tie.need].filter(Boolean).join(" · ") })) };
     };
     const length = (gapNs) => formatNs(Math.abs(gapNs));
     const side = (gapNs, usual, odd) => gapNs ? `${length(gapNs)} ${gapNs > 0 ? usual : odd}` : "as";
@@ -2063,6 +1944,7 @@ var gpustreamlab = (() => {
       ties("Waited by", store.edges, EARLY, end, spanStartingAt, (gapNs) => `started ${side(gapNs, "after", "before")} this ended`)
     ];
   }
+  var needText = ({ why }, { place0, place1 }, i) => why?.needs ? why.needs[`${place0[i]} ${place1[i]}`] ?? "whether data need it is not known" : "";
   var isAtPlace = (row, index, place) => place < 0 || row.place[index] === place || row.countAt(index) > 1;
   function tieText(view, { row: code, index }, gapText) {
     const name = index < 0 ? "a span that is not shown" : nameOf(view, view.store.row(code).name[index]);
@@ -2246,35 +2128,35 @@ var gpustreamlab = (() => {
     const rest = more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [];
     return [
       makeNode("header", {}, makeNode("h3", { text: "Findings" }), again),
-      ...open.length ? [list(open)] : [makeNode("p", { text: line, dir: "auto" })],
+      ...open.length ? [list(open)] : [makeNode("p", { class: "gsl-line", text: line, dir: "auto" })],
       ...bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" })),
       ...folded.length ? [folds(`${formatCount(folded.length)} more without a known gain`, list(folded))] : [],
       ...notes.length || rest.length || open.length && line ? [folds("How this was found", ...[...open.length ? [line] : [], ...rest, ...notes].map((text) => makeNode("p", { class: "gsl-note", text, dir: "auto" })))] : []
     ];
   }
-  function signButton({ head: head2, kind = "cause", sign }, label, onclick) {
-    const button = makeButton(head2, { label, class: "gsl-reason", dir: "auto", onclick });
+  function signButton({ head, kind = "cause", sign }, label, onclick) {
+    const button = makeButton(head, { label, class: "gsl-reason", dir: "auto", onclick });
     button.prepend(makeNode("b", { class: "gsl-number", "data-kind": kind, text: sign }));
     return button;
   }
   function findingNode(viewer, finding) {
-    const { head: head2, number, note, gain, count, code, lines } = finding, { view, commands } = viewer;
+    const { head, number, note, gain, count, code, lines } = finding, { view, commands } = viewer;
     const now = () => reasonsOf(view).findings[number - 1].pieces;
     const light = () => view.reason?.number === number ? view.set("reason", null) : choosePieces(view, now());
     const go = () => showPiece(view, now()[view.reason?.number === number && view.reason.isShown ? (view.reason.place + 1) % now().length : 0]);
     const facts = [gain, count > 1 ? `${formatCount(count)} times` : ""].filter(Boolean).join(" · ");
     const text = lines.join("\n"), copy = lines.length ? makeButton("Copy", { label: `Copy ${text}`, onclick: () => copyText(text, copy, box) }) : null;
     const box = lines.length ? makeNode("div", { class: "gsl-lines" }, makeNode("code", { dir: "ltr" }, ...text.split(BREAKS).flatMap((part, at) => at ? [makeNode("wbr"), part] : [part])), copy) : null;
-    const own = note ? [makeButton("Edit", { label: `Edit the note ${head2}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head2}`, onclick: () => commands.dropNote(note) })] : [];
+    const own = note ? [makeButton("Edit", { label: `Edit the note ${head}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head}`, onclick: () => commands.dropNote(note) })] : [];
     return makeNode(
       "li",
       { class: "gsl-found-one", "data-number": number },
-      signButton(finding, head2, light),
+      signButton(finding, head, light),
       facts || code ? makeNode("p", { class: "gsl-gain" }, facts && `${facts} `, code ? makeNode("small", { text: code, dir: "auto" }) : null) : null,
       makeNode("p", { class: "gsl-says", dir: "auto" }),
       box,
       makeNode("p", { class: "gsl-fix", dir: "auto" }),
-      makeNode("div", { class: "gsl-does" }, makeButton("Show", { label: `Show where: ${head2}`, class: "gsl-go", onclick: go }), ...own)
+      makeNode("div", { class: "gsl-does" }, makeButton("Show", { label: `Show where: ${head}`, class: "gsl-go", onclick: go }), ...own)
     );
   }
 
@@ -2374,10 +2256,11 @@ var gpustreamlab = (() => {
   var SIGNS2 = { in: /htod/i, out: /dtoh/i, peer: /ptop/i };
   var WAYS = Object.keys(SIGNS2);
   var uses = /* @__PURE__ */ new WeakMap();
+  var counterParts = /* @__PURE__ */ new WeakMap();
   function cardLayers(store, tables, row, x0, x1, columns, keyOf2 = (lane) => lane) {
     let use = uses.get(store);
     if (!use) uses.set(store, use = new CardUse(store));
-    const parts = use.parts(tables, row.kind).filter((part) => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device);
+    const parts = row.lines?.map(counterPart) ?? use.parts(tables, row.kind).filter((part) => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device);
     const seen = parts.reduce((sum, { start, length }) => sum + lowerBound(start, x1, 0, length) - lowerBound(start, x0, 0, length), 0);
     const most = Math.floor(MOST_CELLS / Math.max(1, parts.length)), count = Math.max(1, Math.min(Math.ceil(seen > MANY_SPANS ? columns / WIDER : columns), most));
     const layers = /* @__PURE__ */ new Map();
@@ -2420,18 +2303,23 @@ var gpustreamlab = (() => {
     const share = room.map((most, column) => Math.min(1, most / (layers.reduce((sum, { mean }) => sum + mean[column], 0) || 1)));
     return layers.map((layer) => [layer, layer.mean.map((sms, column) => sms * share[column])]);
   }
+  function counterPart(line) {
+    if (!counterParts.has(line)) {
+      const { lane, time, value } = line, sums = [0], end = [...time.slice(1), Infinity];
+      for (let index = 0; index + 1 < time.length; index++) sums.push(sums[index] + value[index] * (end[index] - time[index]));
+      counterParts.set(line, { row: { lane }, start: time, end, length: time.length, busySum: (i, j) => sums[j + 1] - sums[i], densityAt: (index) => value[index] });
+    }
+    return counterParts.get(line);
+  }
   var CardUse = class {
     constructor(store) {
       this.store = store;
       this.rows = [];
+      this.places = [];
     }
     /** The parts of all rows of streams that have any weight of a kind. */
     parts(tables, kind) {
-      if (this.tables !== tables) {
-        this.tables = tables;
-        this.rows = [];
-        this.counting = countingOf(tables);
-      }
+      if (this.tables !== tables) this.use(tables);
       const { store } = this;
       this.rows.length = store.rows.length;
       for (const code of store.rows.keys()) {
@@ -2442,14 +2330,20 @@ var gpustreamlab = (() => {
       }
       return this.rows.flatMap((known) => known ? [...known.parts.values()].filter((part) => part.kind === kind) : []);
     }
+    /** Other tables say the same of what is summed up already, unless places have other sizes or other spans count. */
+    use(tables) {
+      const places = tables.partitions.map(({ sms }) => sms), counted = `${countedKey(tables)} ${JSON.stringify(tables.cards)}`;
+      if (this.counted !== counted || this.places.some((sms, code) => sms !== places[code])) this.rows = [];
+      Object.assign(this, { tables, places, counted, counting: countingOf(tables) });
+    }
     take(known) {
-      const { row, length } = known, { isOnSms } = this.counting;
+      const { row, length } = known, { isOnSms } = this.counting, copy = this.tables.kinds.indexOf("copy"), { kind: kinds, name: names, partition } = row;
       for (let index = length; index < row.length; index++) {
-        if (index > length && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1] && row.partition[index] === row.partition[index - 1]) continue;
-        const way = this.tables.kinds[row.kind[index]] === "copy" ? WAYS.find((sign) => SIGNS2[sign].test(this.tables.names[row.name[index]] ?? "")) : null;
-        for (const kind of [isOnSms[row.kind[index]] && !this.tables.rows[row.code]?.inner ? "sms" : null, way]) {
-          const code = kind === "sms" ? row.partition[index] : 0, key = `${kind} ${code}`;
-          if (kind && !known.parts.has(key)) known.parts.set(key, new Part(row, kind, code, this));
+        if (index > length && kinds[index] === kinds[index - 1] && partition[index] === partition[index - 1] && (kinds[index] !== copy || names[index] === names[index - 1])) continue;
+        const way = kinds[index] === copy ? WAYS.find((sign) => SIGNS2[sign].test(this.tables.names[row.name[index]] ?? "")) : null;
+        for (const kind of [isOnSms[kinds[index]] && !this.tables.rows[row.code]?.inner ? "sms" : null, way]) {
+          const code = kind === "sms" ? row.partition[index] : 0;
+          if (kind && !known.parts.has(kind + code)) known.parts.set(kind + code, new Part(row, kind, code, this));
         }
       }
       if (length < row.length) for (const part of known.parts.values()) part.sums.forget(length);
@@ -2457,12 +2351,11 @@ var gpustreamlab = (() => {
     }
   };
   var Part = class {
-    constructor(row, kind, code, { tables, counting }) {
-      Object.assign(this, { row, kind, code, tables, counting, sms: [] });
-      const card = tables.cards.find(({ device }) => device === tables.lanes[row.lane].device) ?? tables.cards[0];
-      this.place = code ? tables.partitions[code]?.sms ?? card.sms : card.sms;
-      this.isKind = tables.kinds.map((one, place) => kind === "sms" ? Boolean(counting.isOnSms[place]) : one === "copy");
-      this.isName = kind === "sms" ? null : tables.names.map((name) => SIGNS2[kind].test(name));
+    constructor(row, kind, code, use) {
+      const { lanes, cards, partitions, kinds } = use.tables, card = cards.find(({ device }) => device === lanes[row.lane].device) ?? cards[0];
+      Object.assign(this, { row, kind, code, use, sms: [], isName: [] });
+      this.place = code && partitions[code]?.sms || card?.sms || 1;
+      this.isKind = kinds.map((one, place) => kind === "sms" ? Boolean(use.counting.isOnSms[place]) : one === "copy");
       this.sums = new BlockSums(SUM_SPANS2, (from, to) => this.add(from, to));
     }
     get start() {
@@ -2487,15 +2380,15 @@ var gpustreamlab = (() => {
       return sum;
     }
     weight(index) {
-      const { row, counting: { uncaptured }, isName } = this, kind = row.kind[index];
-      if (!this.isKind[kind] || isName && !isName[row.name[index]] || !isName && row.partition[index] !== this.code) return 0;
-      if (isName) return 1;
-      if (uncaptured && !uncaptured(kind, row.start[index])) return 0;
+      const { row, kind: way, use: { counting: { uncaptured }, tables } } = this, kind = row.kind[index];
+      if (!this.isKind[kind]) return 0;
+      if (way !== "sms") return this.isName[row.name[index]] ??= Number(SIGNS2[way].test(tables.names[row.name[index]]));
+      if (row.partition[index] !== this.code || uncaptured && !uncaptured(kind, row.start[index])) return 0;
       const detail = row.hasWork ? row.detail[index] : -1;
-      return detail < 0 ? this.place : this.sms[detail] ?? (this.sms[detail] = this.smsOf(detail));
+      return detail < 0 ? this.place : this.sms[detail] ??= this.smsOf(tables.details[detail]);
     }
-    smsOf(detail) {
-      const [, grid, , , , , , fit] = this.tables.details[detail] ?? [], blocks = grid ? grid[0] * grid[1] * grid[2] : 0;
+    smsOf([, grid, , , , , , fit] = []) {
+      const blocks = grid ? grid[0] * grid[1] * grid[2] : 0;
       return blocks && fit ? Math.min(this.place, Math.ceil(blocks / fit)) : this.place;
     }
   };
@@ -2621,14 +2514,11 @@ var gpustreamlab = (() => {
     const { view } = painter;
     clipLanes(ctx, view, 0, () => {
       for (const [group, box] of groupBoxes(view)) paintGroup(ctx, painter, group, box);
-      if (view.pane !== "pinned") return;
-      ctx.fillStyle = painter.theme.soft;
-      ctx.fillRect(0, view.lanesBottom() - 1, view.frame.right, 1);
     });
   }
   function groupBoxes(view) {
-    const lanesTop = view.frame.top + view.pinnedPx, boxes = [];
-    for (const group of view.pane === "pinned" ? [] : view.tables.groups) {
+    const lanesTop = view.lanesTop(), boxes = [];
+    for (const group of view.tables.groups) {
       const top = view.yAt(group.top), bottom = view.yAt(group.bottom), headPx = group.head_bottom - group.top;
       if (bottom <= lanesTop || top >= view.lanesBottom()) continue;
       boxes.push([group, { top, bottom, headPx, headTop: Math.min(Math.max(top, lanesTop), bottom - headPx) }]);
@@ -2699,23 +2589,76 @@ var gpustreamlab = (() => {
     ctx.fillText(texts.fit(ctx, text, room), view.frame.left - LABEL_GAP_PX, middle);
   }
 
+  // pixels.js
+  var words = /* @__PURE__ */ new Map();
+  var Pixels = class {
+    constructor() {
+      this.canvas = document.createElement("canvas");
+    }
+    /** Begin anew, with nothing in it. */
+    resize(width, height) {
+      if (this.width === width && this.height === height) return this.words.fill(0);
+      Object.assign(this.canvas, { width, height });
+      Object.assign(this, { width, height, data: new ImageData(width, height) });
+      this.words = new Uint32Array(this.data.data.buffer);
+    }
+    rect(left, top, width, height, colour) {
+      const word = wordOf(colour, 1), from = Math.max(0, left), to = Math.min(this.width, left + width), bottom = Math.min(this.height, top + height);
+      for (let y = Math.max(0, top) * this.width; y < bottom * this.width; y += this.width) for (let x = from; x < to; x++) this.words[y + x] = word;
+    }
+    /** Fill the area between two heights, given for equal columns, above a bottom; where there is anything it is a px high at least. */
+    stack({ scale, bottom, ...borders }, colour, alpha, mask) {
+      const { width, words: words2 } = this, [low, high] = [borders.low, borders.high].map(withSteps), count = high.length, [plain2, dark] = [wordOf(colour, alpha), mask && wordOf(blend("#000000", colour, 0.35), alpha)];
+      for (let column = 0, left = 0; column < count; column++) {
+        const right = Math.round((column + 1) * width / count), isAny = high[column] - low[column] > 1e-6;
+        const top = bottom - Math.max(Math.round(high[column] * scale), isAny && !low[column] ? 1 : 0), until = bottom - Math.round(low[column] * scale);
+        for (let y = Math.max(0, top); y < until; y++) for (let x = left; x < right; x++) words2[y * width + x] = mask?.isDark(x, y) ? dark : plain2;
+        left = right;
+      }
+    }
+    paint() {
+      this.canvas.getContext("2d").putImageData(this.data, 0, 0);
+      return this.canvas;
+    }
+  };
+  function withSteps(values) {
+    const stepped = values.slice(), isLevel = (one, other) => other === void 0 || Math.abs(one - other) < 1e-3;
+    for (let column = 1; column + 1 < values.length; column++) {
+      const mean = values[column], before = values[column - 1], after = values[column + 1];
+      if ((before - mean) * (mean - after) <= 0 || !isLevel(before, values[column - 2]) || !isLevel(after, values[column + 2])) continue;
+      stepped[column] = Math.abs(mean - before) < Math.abs(mean - after) ? before : after;
+    }
+    return stepped;
+  }
+  function wordOf(colour, alpha) {
+    const key = alpha === 1 ? colour : `${colour} ${alpha}`;
+    let word = words.get(key);
+    if (word === void 0) {
+      const [r, g, b] = parseColour(colour);
+      words.set(key, word = (Math.round(255 * alpha) << 24 | b << 16 | g << 8 | r) >>> 0);
+    }
+    return word;
+  }
+
   // paint_card.js
-  var RUN_GAP_PX = 2;
-  var STEP_SLACK = 1e-3;
+  var RUN_GAP = 2;
   var SMS_LABEL_PX = 38;
-  var SMS_LABEL_HIGH_PX = 13;
+  var SMS_LABEL_HIGH_PX = 12;
+  var MOST_LABELLED = 24;
   var LEAST_LABELLED_PX = 8;
   function paintCard(ctx, painter) {
-    const { view, theme, texts } = painter, { frame, tables } = view, columns = Math.max(1, Math.round(frame.right - frame.left));
-    for (const row of tables.card_rows) {
+    const { view, theme, texts, ratio } = painter, { frame, tables } = view, width = Math.max(1, Math.round((frame.right - frame.left) * ratio));
+    painter.card ??= new Pixels();
+    painter.card.resize(width, Math.max(1, Math.round(view.parts.headPx * ratio)));
+    ctx.fillStyle = theme.shade;
+    const told = tables.card_rows.map((row) => {
+      ctx.fillRect(frame.left, frame.top + row.top, frame.right - frame.left, row.bottom - row.top);
+      return [row, paintStack(painter.card, painter, row, { x0: view.x0, x1: view.x1, columns: width })];
+    });
+    if (told.length) ctx.drawImage(painter.card.paint(), frame.left, frame.top, frame.right - frame.left, painter.card.height / ratio);
+    for (const [row, areas] of told) {
       const box = { left: frame.left, right: frame.right, top: frame.top + row.top, bottom: frame.top + row.bottom };
-      ctx.fillStyle = theme.shade;
-      ctx.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top);
-      const layers = cardLayers(view.store, tables, row, view.x0, view.x1, columns, (lane, band) => fillOf(painter, lane, band)), count = layers[0]?.mean.length ?? 0;
-      const own = row.kind === "sms" ? ownSms(view, count) : [];
-      clipTo(ctx, box.left, box.top, box.right, box.bottom, () => {
-        for (const [layer, low, high] of stackLayers(layers, own, row.most)) paintArea(ctx, painter, row, layer, low, high, box);
-      });
+      if (row.kind === "sms" && areas.length < MOST_LABELLED) labelSms(ctx, painter, areas, box, row.most);
       if (box.bottom - box.top < LEAST_LABELLED_PX) continue;
       setPen(ctx, theme.soft, 11, "right");
       ctx.fillText(firstFit(ctx, texts, [row.label, row.label.split(" · ").at(-1)], box.left - LABEL_GAP_PX - 2), box.left - LABEL_GAP_PX, (box.top + box.bottom) / 2);
@@ -2723,25 +2666,24 @@ var gpustreamlab = (() => {
     const strip = view.parts.capture;
     if (strip) paintCapture(ctx, painter, { left: frame.left, top: frame.top + strip.top, bottom: frame.top + strip.bottom });
   }
-  function ownSms(view, count) {
+  function paintStack(pixels, painter, row, { x0, x1, columns }) {
+    const { view, ratio, hatches } = painter, { store, tables } = view, alpha = row.kind === "sms" && tables.header.counts_ranges ? OPEN_STRIP : 1;
+    const layers = cardLayers(store, tables, row, x0, x1, columns, (lane, band) => fillOf(painter, lane, band)), count = layers[0]?.mean.length ?? 0;
+    const areas = stackLayers(layers, row.kind === "sms" ? ownSms(view, count, x0, x1) : [], row.most);
+    for (const [{ lane, band: place }, low, high] of areas) {
+      const band = row.kind === "sms" ? bandOf(view, lane, place) : null, mask = band && painter.hasHatch(band.hatch) ? hatches.mask(band.hatch, ratio) : null;
+      pixels.stack({ low, high, scale: Math.round((row.bottom - row.top) * ratio) / row.most, bottom: Math.round(row.bottom * ratio) }, fillOf(painter, lane, place), alpha, mask);
+    }
+    return areas;
+  }
+  function ownSms(view, count, x0, x1) {
     const { bands, own_sms: layouts } = view.tables;
     if (bands.length < 2) return [];
-    const ns = (view.x1 - view.x0) / count, none = bands.slice(1).map(() => 0);
-    return Array.from({ length: count }, (_, column) => layouts.findLast(([time]) => time <= view.x0 + (column + 0.5) * ns)?.[1].slice(0, -1) ?? none);
+    const ns = (x1 - x0) / count, none = bands.slice(1).map(() => 0);
+    return Array.from({ length: count }, (_, column) => layouts.findLast(([time]) => time <= x0 + (column + 0.5) * ns)?.[1].slice(0, -1) ?? none);
   }
   var bandOf = (view, lane, place) => colourBy(view) === "partition" && !view.tables.lanes[lane].has_own_hue ? view.tables.bands[place] : null;
   var fillOf = ({ view, looks }, lane, place) => bandOf(view, lane, place)?.fill ?? looks.fills[laneHue(view.tables, colourBy(view), lane) * TINTS];
-  function paintArea(ctx, painter, { kind, most }, { lane, band: place }, low, high, box) {
-    const { tables } = painter.view, band = bandOf(painter.view, lane, place);
-    const shape = stepShape(low, high, box, most), isOpen = kind === "sms" && tables.header.counts_ranges;
-    ctx.fillStyle = fillOf(painter, lane, place);
-    ctx.globalAlpha = isOpen ? OPEN_STRIP : 1;
-    ctx.fill(shape);
-    ctx.globalAlpha = 1;
-    if (!band || kind !== "sms") return;
-    hatchShape(ctx, painter, band.hatch, shape);
-    labelSms(ctx, painter, band, { low, sms: high.map((sms, column) => sms - low[column]) }, box, most);
-  }
   function cardAt(view, px, py) {
     const { tables, store, nsPerPx, frame, parts: { capture } } = view, isIn = ({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom;
     if (px > frame.right) return null;
@@ -2749,10 +2691,10 @@ var gpustreamlab = (() => {
     const row = tables.card_rows.find(isIn);
     if (!row) return null;
     const isSms = row.kind === "sms", title = isSms ? `${row.label}, as many as work can have had` : row.label;
-    const about = isSms ? "by grid and blocks, at most those of its partition" : "by stream";
+    const about = isSms ? "by grid and blocks, at most those of its partition" : row.lines ? `up to ${formatCount(row.most)}` : "by stream";
     if (px < frame.left) return [title, [["about", about]]];
     const at = view.timeAt(px), layers = cardLayers(store, tables, row, at, at + nsPerPx, 1).filter(({ mean }) => mean[0] > 1e-3);
-    const said = layers.map(({ lane, mean }) => [tables.lanes[lane].label, isSms ? `${Number(mean[0].toPrecision(3))} SMs` : "copies"]);
+    const said = layers.map(({ lane, mean }) => [tables.lanes[lane].label, isSms ? `${Number(mean[0].toPrecision(3))} SMs` : row.lines ? String(Number(mean[0].toPrecision(4))) : "copies"]);
     return [title, [["at", exactTime(at)], ...said, ["about", about]]];
   }
   function paintCapture(ctx, { view, theme, texts }, { left, top, bottom }) {
@@ -2770,59 +2712,38 @@ var gpustreamlab = (() => {
     const x = left - LABEL_GAP_PX;
     ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2);
   }
-  function labelSms(ctx, { texts }, band, { low, sms }, { left, right, bottom, top }, most) {
-    const scale = (bottom - top) / most, columns = sms.length, px = (right - left) / columns;
-    let written = 0;
-    setPen(ctx, BAR_INK, 11, "left", "bold");
-    for (let from = 0, to; from < columns; from = to) {
-      to = runEnd(sms, low, from);
-      const room = (to - from) * px;
-      if (room < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
-      written = sms[from];
-      const text = `${band.letter} ${formatCount(Math.round(written))}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale;
-      if (width + 8 > room) continue;
-      ctx.fillStyle = band.fill;
-      ctx.fillRect(left + from * px + 3, middle - 7, width + 4, 14);
-      ctx.fillStyle = BAR_INK;
-      ctx.fillText(text, left + from * px + 5, middle + 0.5);
+  function labelSms(ctx, painter, areas, { left, right, bottom, top }, most) {
+    const { texts, theme, view } = painter, scale = (bottom - top) / most, told = /* @__PURE__ */ new Map();
+    for (const [layer, low, high] of areas) {
+      const sms = high.map((border, column) => border - low[column]), { lane, band: place } = layer, band = bandOf(view, lane, place), px = (right - left) / sms.length;
+      const own = areas.filter(([other]) => other === layer), all = (column) => own.reduce((sum, [, from, to]) => sum + to[column] - from[column], 0);
+      let written = told.get(layer) ?? 0;
+      setPen(ctx, BAR_INK, 11, "left", "bold");
+      for (let from = 0, to; from < sms.length; from = to) {
+        to = runEnd(sms, low, from);
+        if ((to - from) * px < SMS_LABEL_PX || sms[from] < 0.5) continue;
+        const number = all(from), isHigh = sms[from] * scale >= SMS_LABEL_HIGH_PX, text = `${band?.letter ?? ""} ${formatCount(Math.round(number))}`.trim(), width = texts.width(ctx, text);
+        if ((to - from) * px < width + 8 || Math.abs(number - written) < 0.5) continue;
+        const until = from + Math.ceil((width + 8) / px), isTop = () => areas.every(([, , other]) => other.subarray(from, until).every((border, at) => border < high[from + at] + 0.01));
+        if (!isHigh && (high[from] * scale > bottom - top - 12 || !isTop())) continue;
+        told.set(layer, written = number);
+        const x = left + from * px + 3;
+        const middle = bottom - (isHigh ? (low[from] + high[from]) / 2 : high[from]) * scale - (isHigh ? 0 : 7);
+        ctx.fillStyle = fillOf(painter, lane, place);
+        if (isHigh) ctx.fillRect(x, middle - 6, width + 4, 12);
+        ctx.fillStyle = isHigh ? BAR_INK : theme.ink;
+        ctx.fillText(text, x + 2, middle + 0.5);
+      }
     }
   }
   function runEnd(sms, low, from) {
     const isSame = (column) => Math.abs(sms[column] - sms[from]) < 0.01 && Math.abs(low[column] - low[from]) < 0.01;
     let to = from + 1;
-    for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
+    for (let column = to; column < sms.length && column <= to + RUN_GAP; column++) if (isSame(column)) to = column + 1;
     return to;
   }
-  function stepShape(low, high, { left, right, top, bottom }, most) {
-    const shape = new Path2D(), scale = (bottom - top) / most, px = (right - left) / high.length;
-    const above = stepLine(high, left, px), below = stepLine(low, left, px);
-    for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale);
-    for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale);
-    shape.closePath();
-    return shape;
-  }
-  function stepLine(values, left, px) {
-    const corners = [left, values[0]];
-    let level = values[0];
-    for (let column = 1; column < values.length; column++) {
-      if (values[column] === level) continue;
-      const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1];
-      const x = left + (column + (share ?? 0)) * px;
-      corners.push(x, level, x, next);
-      level = next;
-    }
-    corners.push(left + values.length * px, level);
-    return corners;
-  }
-  function stepWithin(values, column) {
-    const before = values[column - 1], mean = values[column], after = values[column + 1];
-    if (column + 2 >= values.length || !(before < mean && mean < after || before > mean && mean > after)) return null;
-    const slack = STEP_SLACK * Math.abs(before - after);
-    if (Math.abs(values[column + 2] - after) > slack || column > 1 && Math.abs(values[column - 2] - before) > slack) return null;
-    return (mean - after) / (before - after);
-  }
-  function firstFit(ctx, texts, words, room) {
-    return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
+  function firstFit(ctx, texts, words2, room) {
+    return words2.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words2.at(-1) ?? "", room);
   }
 
   // paint_overlay.js
@@ -2851,10 +2772,11 @@ var gpustreamlab = (() => {
     if (right < view.frame.left || left > view.frame.right) return null;
     return { left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top) };
   }
-  function paintSelection(ctx, { view, theme }) {
+  function paintSelection(ctx, painter) {
+    const { view, theme } = painter;
     if (!view.selection) return;
-    const { start, end, lanes } = view.selection, seen = view.visibleLanes().filter((code) => !lanes || lanes.has(code));
-    tint(ctx, view, start, end, seen, theme.accent, view.frame.top, view.lanesPx);
+    const { start, end } = view.selection;
+    tint(ctx, view, start, end, view.visibleLanes(), theme.accent, view.frame.top, view.lanesPx, (left, right) => paintPill(ctx, painter, formatNs(end - start), (left + right) / 2, view.lanesTop() + 12, { fill: theme.accent, ink: theme.paper, isBold: true }));
   }
   function tint(ctx, view, start, end, lanes, colour, top, height, paint = () => {
   }) {
@@ -2871,26 +2793,6 @@ var gpustreamlab = (() => {
       for (const x of [left, right - 1]) ctx.fillRect(x, top, 1, height);
       paint(left, right);
     });
-  }
-  function paintRuler(ctx, painter) {
-    const { view, theme } = painter;
-    if (!view.ruler) return;
-    const { start, end } = view.ruler, { frame } = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end));
-    const bottom = frame.top + view.parts.innerPx, middle = view.lanesTop() + 12;
-    ctx.fillStyle = theme.accent;
-    for (const x of [a, b]) if (x >= frame.left && x <= frame.right) ctx.fillRect(Math.round(x), frame.top, 1, bottom - frame.top);
-    const left = Math.max(frame.left, a), right = Math.min(frame.right, b);
-    if (right < left) return;
-    ctx.fillRect(left, middle, right - left, 1);
-    if (right - left > 14) for (const [x, way] of [[a, 1], [b, -1]]) {
-      if (x < frame.left || x > frame.right) continue;
-      ctx.beginPath();
-      ctx.moveTo(x, middle + 0.5);
-      ctx.lineTo(x + way * 7, middle - 3.5);
-      ctx.lineTo(x + way * 7, middle + 4.5);
-      ctx.fill();
-    }
-    paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, { fill: theme.accent, ink: theme.paper, isBold: true });
   }
   function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null, right = view.frame.right }) {
     setPen(ctx, fill, 12, "center", isBold ? "bold" : "normal");
@@ -2909,9 +2811,9 @@ var gpustreamlab = (() => {
   }
   function paintMoreLanes(ctx, painter) {
     const { view, theme } = painter, { frame } = view;
-    const say = (words, middle) => {
+    const say = (words2, middle) => {
       setPen(ctx, theme.soft);
-      paintPill(ctx, painter, firstFit(ctx, painter.texts, words, (frame.right - frame.left) / 2), frame.right - 4, middle, { fill: theme.paper, ink: theme.soft, line: theme.grid });
+      paintPill(ctx, painter, firstFit(ctx, painter.texts, words2, (frame.right - frame.left) / 2), frame.right - 4, middle, { fill: theme.paper, ink: theme.soft, line: theme.grid });
     };
     if (view.canScroll) {
       const { laneOrder } = view, seen = view.visibleLanes();
@@ -2920,8 +2822,8 @@ var gpustreamlab = (() => {
       const isMostly = (code) => view.yAt((view.tables.lanes[code].top + view.tables.lanes[code].bottom) / 2) < view.lanesBottom();
       const count = Math.max(1, seen.filter(isMostly).length), below = laneOrder.length - above - count, shown = `${formatCount(count)} of ${formatCount(laneOrder.length)}`;
       if (above) say([`▴ ${formatCount(above)} above`], view.lanesTop() + 12);
-      const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`];
-      if (below) say(words, view.lanesBottom() - 12);
+      const words2 = [`▾ ${shown} ${word} shown: scroll`, `▾ ${shown} ${word}`, `▾ ${shown}`];
+      if (below) say(words2, view.lanesBottom() - 12);
     }
   }
 
@@ -2955,6 +2857,7 @@ var gpustreamlab = (() => {
         continue;
       }
       const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2);
+      if (piece.lane >= 0 && view.isUnderFold(x, y)) continue;
       const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 };
       places.push(sign);
       signs.push(sign);
@@ -2971,7 +2874,7 @@ var gpustreamlab = (() => {
   function paintSigns(ctx, { view, theme }) {
     const signs = signsIn(view);
     paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0));
-    clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
+    clipTo(ctx, 0, view.lanesTop() - SMALL_SIGN_PX, view.frame.right, view.lanesBottom(), () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
   }
   function paintEach(ctx, view, theme, signs) {
     for (const { piece: { sign, place, kind, lane, start, end }, x, y, px, more } of signs) {
@@ -3032,9 +2935,7 @@ var gpustreamlab = (() => {
     const panel = viewer.drawer.add("details", "Details of the pinned span");
     const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits gsl-ties" }) };
     const refresh = (property) => keepPinned(viewer, panel, state, property);
-    onClick(viewer, (event) => {
-      if (!viewer.commands.isMeasuring()) pinUnder(viewer, event);
-    });
+    onClick(viewer, (event) => pinUnder(viewer, event));
     view.on("look", refresh);
     view.on("data", refresh);
     view.on("data", () => showWaits(view, state));
@@ -3081,25 +2982,15 @@ var gpustreamlab = (() => {
       view.set("pinned", null);
       viewer.focus();
     } });
-    const head2 = makeNode("header", {}, makeNode("h3", { text: `${title} · ${formatNs(end - start)}`, dir: "auto" }), zoom, copy, close);
+    const head = makeNode("header", {}, makeNode("h3", { text: `${title} · ${formatNs(end - start)}`, dir: "auto" }), zoom, copy, close);
     waits.replaceChildren(...waitNodes(view, hit));
-    drawer.fill(panel, [head2, factList(facts.filter(isFirst)), waits, makeNode("div", { class: "gsl-ties" }, ...enclosingNodes(view, hit)), factList(facts.filter((fact) => !isFirst(fact)))], true);
+    drawer.fill(panel, [head, factList(facts.filter(isFirst)), waits, makeNode("div", { class: "gsl-ties" }, ...enclosingNodes(view, hit)), factList(facts.filter((fact) => !isFirst(fact)))], true);
     viewer.announce([title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
   }
   function placeFacts(view, { row: code, index }) {
     const row = view.store.row(code);
     if (index === void 0 || row.countAt(index) > 1) return [];
-    const start = traceTime(view, row.start[index]);
-    const facts = [["trace", `${view.isLive ? "number" : "row"} ${formatCount(Number(row.place[index]))}, start_ns ${start}`]];
-    const clock = clockTime(view.tables, start);
-    return clock ? [...facts, ["clock", clock]] : facts;
-  }
-  function clockTime(tables, timeNs) {
-    const epoch = BigInt(tables.epoch_unix_ns || 0);
-    if (epoch <= 0n) return "";
-    const at = epoch + BigInt(timeNs);
-    const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB");
-    return `${text}.${String(at % 1000000000n).padStart(9, "0")}`;
+    return [["trace", `${view.isLive ? "number" : "row"} ${formatCount(Number(row.place[index]))}, start_ns ${traceTime(view, row.start[index])}`]];
   }
   function enclosingNodes(view, hit) {
     if (!isSpan(hit)) return [];
@@ -3289,15 +3180,13 @@ var gpustreamlab = (() => {
     ["←  →", "Previous, next span of the row"],
     ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
     ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
-    ["M or R", "Ruler: click twice; Enter takes the pinned span"],
-    ["T", "Totals by name, stream, partition; again: closes"],
     ["E", "Show, hide the waits (arrows)"],
     ["Y", "The next finding or note"],
     ["N", "Write a note: of what is pinned or selected, else at the pointer"],
     ["V", "How the picture looks"],
-    ["L", "A lane: fold, pin, hide"],
+    ["L", "A lane: fold, hide"],
     ["PgUp  PgDn", "Scroll the lanes"],
-    ["Esc", "Leave ruler, unpin, unselect, end the search, shut the drawer"]
+    ["Esc", "Unpin, unselect, end the search, shut the drawer"]
   ];
   var HELP_SEARCH_ROWS = [
     ['gemm  "step 3"', "Part of a name; quotes hold words together"],
@@ -3309,12 +3198,13 @@ var gpustreamlab = (() => {
   var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
   var HELP_MOUSE_ROWS = [
     ["Drag", "Move; two fingers: zoom"],
-    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
-    ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
-    ["Shift+drag", "Select a window and lanes: totals and overlap"],
-    ["Lane's name", "Click: fold, pin, hide"],
+    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); over the axis without Ctrl"],
+    ["Wheel", "Scroll the lanes, or the page where it is higher than the window; with Shift the lanes"],
+    ["Shift+drag", "Select a window, and tell how long it is; F zooms there"],
+    ["Lane's name", "Click: fold, hide"],
     ["Click", "A span: its details; a gap of a lane: why it was idle"],
-    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
+    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"],
+    ["Low bars", "Many spans, too narrow to draw apart: as high as the share of the time"]
   ];
   function addHelp(viewer) {
     const sheet = new Sheet(viewer, "help", "Keys and mouse", { keys: ["Escape", "?"] }), shut = () => sheet.shut();
@@ -3412,15 +3302,11 @@ var gpustreamlab = (() => {
       pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : void 0,
       "/": commands.search,
       n: () => commands.note(at()),
-      m: commands.measure,
-      r: commands.measure,
-      t: commands.sumView,
       e: commands.toggleWaits,
       v: commands.menu,
       l: commands.lane,
       y: commands.nextReason,
       "?": commands.help,
-      enter: commands.isMeasuring() ? commands.measurePinned : void 0,
       " ": view.isLive ? commands.pause : void 0,
       end: view.isLive ? commands.follow : void 0,
       escape: () => leaveOne(viewer)
@@ -3441,11 +3327,11 @@ var gpustreamlab = (() => {
   }
   function leaveOne(viewer) {
     const { view } = viewer, commands = viewer.commands;
-    if (commands.leaveRuler()) return;
     const chosen = ["pinned", "reason", "gap"].filter((key) => view[key]);
     if (chosen.length) return chosen.forEach((key) => view.set(key, null));
-    if (view.lit) return view.set("lit", null);
-    if (!commands.closeTotals() && !commands.clearSearch()) commands.shutDrawer();
+    const other = ["lit", "selection"].find((key) => view[key]);
+    if (other) return view.set(other, null);
+    if (!commands.clearSearch()) commands.shutDrawer();
   }
   function stepSpan(view, direction) {
     const from = view.pinned;
@@ -3478,7 +3364,7 @@ var gpustreamlab = (() => {
   }
 
   // lanes.js
-  var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
+  var SETS = { folded: ["folded", "open"], hidden: ["hidden", "shown"] };
   function addLanes(viewer) {
     const { view } = viewer, figure = viewer.figureElement, commands = viewer.commands;
     const showSheet = addSheet(viewer);
@@ -3507,15 +3393,14 @@ var gpustreamlab = (() => {
   }
   function nameAt(view, x, y) {
     if (y < view.lanesTop() || y >= view.lanesBottom()) return null;
-    const isPinned2 = y < view.frame.top + view.pinnedPx;
-    const group = !isPinned2 && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0];
+    const group = groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0];
     if (group) return { group };
     const { idle } = view.tables;
     if (idle && y >= view.yAt(idle.top) && y < view.yAt(idle.bottom)) return { idle };
     if (x >= view.frame.left) return null;
     const lane = view.visibleLanes().find((code) => {
       const { top, bottom } = view.tables.lanes[code];
-      return top < view.pinnedPx === isPinned2 && y >= view.yAt(top) && y < view.yAt(bottom);
+      return y >= view.yAt(top) && y < view.yAt(bottom);
     });
     return lane === void 0 ? null : { lane };
   }
@@ -3531,7 +3416,7 @@ var gpustreamlab = (() => {
       ["device", hasDevices(view.planned) ? String(lane.device) : ""],
       ["spans", formatCount(spans)]
     ];
-    return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide"];
+    return [lane.name, facts.filter(([, text]) => text), "Click: fold, hide"];
   }
   function laneOfKeys(view) {
     const chosen = [view.lane, view.pinned && view.tables.rows[view.pinned.row].lane].find((code) => view.laneOrder.includes(code));
@@ -3553,13 +3438,12 @@ var gpustreamlab = (() => {
         if (isIn("hidden")) sheet.shut();
         else fill();
       };
-      does = { F: put("folded"), P: put("pinned"), H: put("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1) };
+      does = { F: put("folded"), H: put("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1) };
       const button = (text, key2) => makeButton(text, { key: key2, onclick: does[key2] });
       sheet.fill(title, factList(facts), makeNode(
         "p",
         { class: "gsl-does" },
         button(isIn("folded") ? "Open" : "Fold", "F"),
-        button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
         button("Hide", "H")
       ));
     };
@@ -3592,12 +3476,12 @@ var gpustreamlab = (() => {
       menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: (memory) => view.arrange({ memory }) });
     }
     menu.toggle("Lanes", { label: "Streams without work", get: () => view.layout.idle, set: (idle) => view.arrange({ idle }) });
-    menu.action("Lanes", { label: "Fold, pin or hide a lane", key: "L", run: () => {
+    menu.action("Lanes", { label: "Fold or hide a lane", key: "L", run: () => {
       commands.closeMenu();
       commands.lane();
     }, isOff: () => !view.laneOrder.length });
     menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) });
-    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size + view.layout.pinned.size) });
+    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size) });
     menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() });
     const plain2 = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain2(view.layout);
     view.keep("lanes", () => plain2(view.layout) === first ? null : JSON.parse(plain2(view.layout)), (kept) => {
@@ -3698,8 +3582,8 @@ var gpustreamlab = (() => {
   }
 
   // legend.js
-  var LEGEND_NAMES = 14;
-  var LEAST_NAMES = 3;
+  var LEGEND_HUES = 14;
+  var LEAST_HUES = 6;
   var LEGEND_EVERY_MS = 2e3;
   var KIND_WORDS = { host: "call", annotation: "NVTX" };
   var WAITING_KINDS = /* @__PURE__ */ new Set(["range", "annotation", "wait"]);
@@ -3708,22 +3592,19 @@ var gpustreamlab = (() => {
     const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
     const sheet = new Sheet(viewer, "all", "All of the legend", { back: () => chips.querySelector(".gsl-more") });
     viewer.bar.append(chips);
-    const state = { times: new NameTimes(), height: makeNode("span", { class: "gsl-of" }), drawn: "", left: 0, entries: [], order: [] };
+    const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], hues: [], nameCount: 0 };
     const recount = () => {
       state.times.update(view.store, view.tables);
-      state.order = state.times.order(view.isLive ? state.order : []);
       view.strayCount = state.times.strayCount;
       draw();
     };
     const draw = () => drawLegend(viewer, { chips, sheet, state });
     const again = throttled(viewer, recount, LEGEND_EVERY_MS);
     view.on("data", (what) => what === "tables" ? recount() : again());
-    view.on("state", () => {
-      if (!view.isFollowing) state.order = [];
-      recount();
-    });
     view.on("look", (property) => {
-      if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw();
+      if (!FILTER_KEYS.has(property) && property !== "colour" && property !== "hasHatches") return;
+      draw();
+      if (sheet.isOpen) fillSheet(view, sheet, state);
     });
     let wide = 0;
     const observer = new ResizeObserver(([{ contentRect }]) => {
@@ -3731,91 +3612,87 @@ var gpustreamlab = (() => {
       wide = contentRect.width;
       fitLegend(chips, state);
     });
-    viewer.onPainted(() => {
-      const text = heightText(view);
-      if (state.height.textContent === text) return;
-      state.height.textContent = text;
-      fitLegend(chips, state);
-    });
     recount();
     observer.observe(chips);
     viewer.atEnd(() => observer.disconnect());
   }
+  function allEntries(view, { times }) {
+    const kinds = kindEntries(view, times), calls = callEntries(view, times);
+    return {
+      name: nameEntries(view, times),
+      partition: partitionEntries(view, times),
+      stream: streamEntries(view),
+      calls,
+      kinds: calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds
+    };
+  }
   function drawLegend(viewer, { chips, sheet, state }) {
-    const { view } = viewer;
-    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view, state.times), isHue = colourBy(view) === "partition";
-    const calls = callEntries(view, state);
-    const shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds;
-    const hidden = [...FILTER_KEYS].map((group) => [...view[group]]);
-    const told = [names, calls, kinds, partitions, view.strayCount, hidden, colourNode(view).textContent];
-    const withoutAll = (key, value) => key === "all" || key === "time" ? void 0 : value;
-    const drawn = JSON.stringify(told, withoutAll);
-    if (drawn === state.drawn) {
-      retime([chips, sheet.element].flatMap((place) => [...place.querySelectorAll(".gsl-chip")]), names);
-      fitLegend(chips, state);
-      return;
-    }
+    const { view } = viewer, by = colourBy(view), found = allEntries(view, state), { name: names, kinds, calls } = found, all = found[by];
+    const told = [all.slice(0, LEGEND_HUES), all.length, names.length, kinds, calls, view.strayCount, [...FILTER_KEYS].map((group) => [...view[group]]), colourNode(view).textContent];
+    const drawn = JSON.stringify(told, (key, value) => key === "all" ? void 0 : value);
+    if (drawn === state.drawn) return fitLegend(chips, state);
     state.drawn = drawn;
     const openAll = ({ currentTarget }) => {
       const { left, bottom } = currentTarget.getBoundingClientRect();
+      fillSheet(view, sheet, state);
       sheet.open({ left, top: bottom + 4 });
     };
     const focused = document.activeElement?.dataset?.entry;
     const more = makeButton("", { label: "Show all of the legend", "aria-haspopup": "dialog", class: "gsl-more", onclick: openAll });
-    const chipsFor = (entries) => entries.map((entry) => chip(view, entry)), hues = isHue ? chipsFor(partitions) : [];
-    const named = chipsFor(names.slice(0, LEGEND_NAMES)), parts = isHue ? [] : chipsOf(view, "SMs", partitions);
-    const others = [...chipsOf(view, "kind", shownKinds), ...chipsOf(view, "calls", calls)];
-    state.left = names.length - named.length;
-    state.entries = [...hues, ...named.slice(0, LEAST_NAMES), state.height, ...parts, ...others, ...named.slice(LEAST_NAMES)];
+    const hues = all.slice(0, LEGEND_HUES).map((entry) => chip(view, entry)), others = [...chipsOf(view, "kind", kinds), ...chipsOf(view, "calls", calls)];
+    Object.assign(state, { left: all.length - hues.length, nameCount: by === "name" ? 0 : names.length, hues, entries: [...hues.slice(1, LEAST_HUES), ...others, ...hues.slice(LEAST_HUES)] });
     chips.replaceChildren(
-      colourNode(view),
+      ...all.length ? [colourNode(view)] : [],
       ...hues,
-      ...named,
       more,
       ...others,
-      ...parts,
       ...view.strayCount ? [strayChip(viewer, view.strayCount)] : [],
-      state.height,
       ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => FILTER_KEYS.forEach((group) => view[group].size && view.set(group, /* @__PURE__ */ new Set())) })] : []
     );
     fitLegend(chips, state);
-    fillSheet(sheet, names.length, chipsFor([...names, ...shownKinds, ...calls, ...partitions]));
-    if (focused) (sheet.isOpen ? sheet.element : chips).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
+    if (focused && !sheet.isOpen) chips.querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
   }
   function chipsOf(view, of, entries) {
     const [first, ...others] = entries.map((entry) => chip(view, entry));
     return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
   }
-  function fitLegend(chips, { entries, left: unnamed }) {
+  function fitLegend(chips, { entries, hues, left, nameCount }) {
     const more = chips.querySelector(".gsl-more"), last = [...entries];
     entries.forEach((entry) => {
-      entry.hidden = !entry.textContent;
+      entry.hidden = false;
     });
     Object.assign(chips.style, { height: "0", overflow: "clip" });
-    for (let left = unnamed; ; left += last.pop().matches(".gsl-of") ? 0 : 1) {
-      more.hidden = !left;
-      more.textContent = `+ ${formatCount(left)} more`;
+    for (; ; ) {
+      const missing = left + hues.filter(({ hidden }) => hidden).length;
+      const words2 = [missing ? `+ ${formatCount(missing)} more` : "", nameCount ? `${formatCount(nameCount)} name${nameCount === 1 ? "" : "s"}` : ""].filter(Boolean);
+      more.hidden = !words2.length;
+      more.textContent = words2.join(" · ");
       const tops = [...chips.children].filter((child) => !child.hidden).map((child) => child.offsetTop + child.offsetHeight / 2);
       if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) break;
-      last.at(-1).hidden = true;
+      last.pop().hidden = true;
     }
     Object.assign(chips.style, { height: "", overflow: "" });
   }
-  function fillSheet(sheet, nameCount, chips) {
-    const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0;
-    const list = makeNode("div", { class: "gsl-list" }, ...chips);
-    sheet.fill(`${formatCount(nameCount)} names`, list);
+  function fillSheet(view, sheet, state) {
+    const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0, focused = document.activeElement?.dataset?.entry;
+    const { name, kinds, calls, partition, stream } = allEntries(view, state);
+    const list = makeNode("div", { class: "gsl-list" }, ...[name, kinds, calls, partition, stream].flat().map((entry) => chip(view, entry)));
+    sheet.fill(`${formatCount(name.length)} names`, list);
     list.scrollTop = scrolled;
+    if (focused && sheet.isOpen) list.querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
   }
-  var heightText = ({ painted }) => painted?.isDense ? "height: share of time" : "";
   function colourNode(view) {
     const by = colourBy(view), isMixed = by === "partition" && view.tables.lanes.some((lane) => lane.has_own_hue);
-    return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` });
+    return makeNode("span", { class: "gsl-of", text: `colour: ${by}${isMixed ? " or stream" : ""}` });
   }
-  function nameEntries(view, { times, order }) {
-    const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
+  function nameEntries(view, times) {
+    const all = times.order().filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, busy: times.names.get(code) })));
     view.nameRows = rowsOfNames(times);
     return groups.map(({ text, codes, busy }) => ({ group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), ...nameLook(view, codes) }));
+  }
+  function streamEntries(view) {
+    const { lanes, palette } = view.tables, all = view.usedStreams();
+    return all.map((code) => ({ group: "hiddenStreams", codes: [code], all, text: laneText(lanes[code]), fill: palette[laneHue(view.tables, "stream", code)][0] }));
   }
   function rowsOfNames({ rows }) {
     const found = /* @__PURE__ */ new Map();
@@ -3829,14 +3706,14 @@ var gpustreamlab = (() => {
     const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables);
     return { fill: tables.palette[hue][tint2], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" };
   }
-  function groupNames(view, names, keepsPlaces = false) {
+  function groupNames(view, names) {
     const groups = /* @__PURE__ */ new Map();
-    for (const { name: code, busy, count, max = 0 } of names) {
+    for (const { name: code, busy } of names) {
       const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key);
-      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count, max: Math.max(found.max, max) }).codes.push(code);
-      else groups.set(key, { text: own, codes: [code], busy, count, max });
+      if (found) Object.assign(found, { text: key, busy: found.busy + busy }).codes.push(code);
+      else groups.set(key, { text: own, codes: [code], busy });
     }
-    return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
+    return [...groups.values()].sort((a, b) => b.busy - a.busy);
   }
   function nameGroup(name) {
     if (name.includes("<") || name.includes("::")) return name.replace(/\b(seq|op_id) = [0-9]+/g, "$1 = *");
@@ -3851,8 +3728,8 @@ var gpustreamlab = (() => {
       return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape };
     });
   }
-  function callEntries(view, { order, times }) {
-    const all = order.filter((code) => callLabel(view, code));
+  function callEntries(view, times) {
+    const all = times.order().filter((code) => callLabel(view, code));
     const isTold2 = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
     const { palette, call_styles: calls } = view.tables, first = hueCount(view.tables) + 1;
     return calls.map(([label, hatch, shape], place) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill: palette[first + place][0], hatch, shape, isCall: true })).filter(isTold2);
@@ -3881,16 +3758,6 @@ var gpustreamlab = (() => {
   function chipAbout({ text, time, codes, isCall }) {
     const count = !isCall && time && codes.length > 1 ? `${formatCount(codes.length)} names, ` : "";
     return time ? `${text}, ${count}${time} in all` : text;
-  }
-  function retime(chips, names) {
-    const byEntry = new Map(names.map((entry) => [entryKey(entry), entry]));
-    for (const chip2 of chips) {
-      const entry = byEntry.get(chip2.dataset.entry), small = chip2.querySelector("small");
-      if (!entry || !small || small.textContent === entry.time) continue;
-      small.textContent = entry.time;
-      chip2.title = chipAbout(entry);
-      chip2.setAttribute("aria-label", chip2.title);
-    }
   }
   function toggleEntry(view, { group, codes }) {
     const hidden = new Set(view[group]), isHidden = codes.every((code) => hidden.has(code));
@@ -3925,23 +3792,21 @@ var gpustreamlab = (() => {
         countSpans(row, this.rows[code]);
       }
       this.names.clear();
-      for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count);
+      for (const { names } of this.rows) for (const [code, busy] of names) addTime(this.names, code, busy);
       this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]));
       this.partitions = new Set(this.rows.flatMap(({ partitions }, code) => lanes[rows[code].lane].host ? [] : [...partitions]));
       this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0);
       this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked);
     }
-    /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
-    order(known = []) {
-      const { names } = this, kept = known.filter((code) => names.has(code)), isKept = new Set(kept);
-      const fresh = [...names.keys()].filter((code) => !isKept.has(code));
-      return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)];
+    /** Codes of the names that there are, those that take most time first. */
+    order() {
+      return [...this.names.keys()].sort((a, b) => this.names.get(b) - this.names.get(a) || a - b);
     }
   };
   function countSpans(row, known) {
     const { name, kind, partition, length, hasWork } = row;
     for (let i = known.length; i < length; i += 1) {
-      addTimes(known.names, name[i], row.busyAt(i), 1);
+      addTime(known.names, name[i], row.busyAt(i));
       if (kind[i] !== kind[i - 1]) known.kinds.add(kind[i]);
       if (partition[i] !== partition[i - 1]) known.partitions.add(partition[i]);
       if (hasWork && isStray(row, i)) known.strays += 1;
@@ -3949,14 +3814,7 @@ var gpustreamlab = (() => {
     }
     known.length = length;
   }
-  function addTimes(sums, code, busy, count) {
-    const sum = sums.get(code);
-    if (!sum) sums.set(code, { busy, count });
-    else {
-      sum.busy += busy;
-      sum.count += count;
-    }
-  }
+  var addTime = (sums, code, busy) => sums.set(code, (sums.get(code) ?? 0) + busy);
 
   // menu.js
   var CHOICES = ["partition", "stream", "name"];
@@ -4044,80 +3902,6 @@ var gpustreamlab = (() => {
     });
   }
 
-  // paint_marks.js
-  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
-  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
-  var MARK_HIT_PX = 4;
-  var LINE_GAP_PX = 2;
-  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
-  var markRank = ({ kind }) => MARK_RANKS[kind];
-  function paintMarks(ctx, painter) {
-    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
-    paintMarkLines(ctx, painter, marks);
-    const taken = view.tables.mark_rows.map(() => []);
-    if (!taken.length) return;
-    for (const mark of marks) labelMark(ctx, painter, mark, taken);
-  }
-  var marksBetween = (marks, from, to) => marks.filter(({ time }) => time >= from && time <= to);
-  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
-  function paintMarkLines(ctx, { view, theme }, marks) {
-    const drawn = /* @__PURE__ */ new Set();
-    ctx.save();
-    ctx.lineWidth = 1.5;
-    for (const mark of marks) {
-      const x = markPx(view, mark);
-      if (drawn.has(x)) continue;
-      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
-      ctx.strokeStyle = markColour(mark.kind, theme);
-      ctx.setLineDash(MARK_DASHES[mark.kind]);
-      ctx.beginPath();
-      ctx.moveTo(x, view.frame.top);
-      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
-      ctx.stroke();
-    }
-    ctx.restore();
-  }
-  function labelMark(ctx, { view, theme, texts }, mark, taken) {
-    setPen(ctx, theme.paper, 11, "left", "bold");
-    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
-    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
-    if (begin < view.frame.left - 1) return;
-    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
-    if (row < 0) return;
-    taken[row].push([begin, end]);
-    const middle = view.frame.top + view.tables.mark_rows[row];
-    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
-    setPen(ctx, markColour(mark.kind, theme), 11, isRight ? "left" : "right", "bold");
-    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
-  }
-  function marksAt(view, px, py) {
-    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
-    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
-    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
-    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
-  }
-  function paintOpen(ctx, painter) {
-    const { view, theme } = painter, { frame, tables } = view, now = Math.round(view.pxAt(view.nowNs)), right = Math.min(frame.right, now);
-    if (!view.isLive || now < frame.left) return;
-    clipLanes(ctx, view, frame.left, () => {
-      for (const [lane, name, since, count] of view.openWork) {
-        const { top, bottom } = tables.rows[view.laneRows[lane]?.[0]] ?? tables.lanes[lane] ?? {}, left = Math.max(frame.left - 2, Math.round(view.pxAt(since)));
-        if (top === void 0 || right <= left) continue;
-        Object.assign(ctx, { strokeStyle: theme.ink, lineWidth: 1 }).setLineDash([4, 2]);
-        ctx.beginPath();
-        for (const [x, y] of [[right, top], [left, top], [left, bottom - 1], [right, bottom - 1]]) ctx.lineTo(x + 0.5, Math.round(view.yAt(y)) + 0.5);
-        ctx.stroke();
-        ctx.setLineDash([]);
-        const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`;
-        paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft, right: right - 36 });
-      }
-    });
-    if (now > frame.right) return;
-    ctx.fillStyle = theme.accent;
-    ctx.fillRect(now, frame.top, 1, view.parts.innerPx);
-    paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - (view.canScroll ? 35 : 11), { fill: theme.accent, ink: theme.paper });
-  }
-
   // minimap.js
   var MINIMAP_PX = 22;
   var TOP_PX = 3;
@@ -4135,7 +3919,8 @@ var gpustreamlab = (() => {
       };
       this.canvas = makeNode("canvas", {
         role: "img",
-        "aria-label": "How many streams were busy, and which part of the session is in view",
+        "aria-label": "The SMs of the whole run, and which part of it is in view",
+        title: "Drag the window, or its edges; double-click shows the whole run",
         onpointerdown: (event) => this.down(event),
         onpointermove: (event) => this.move(event),
         onpointerup: up,
@@ -4146,19 +3931,17 @@ var gpustreamlab = (() => {
       element.append(this.canvas);
       this.frame = 0;
       viewer.atEnd(() => cancelAnimationFrame(this.frame));
-      this.shares = this.grip = null;
+      this.pixels = new Pixels();
+      this.isDrawn = false;
+      this.grip = null;
       const data = () => {
-        this.shares = null;
+        this.isDrawn = false;
         this.request();
       };
       this.view.on("range", () => this.request());
       this.view.on("data", data);
       this.view.on("look", (property) => {
-        if (FILTER_KEYS.has(property)) data();
-        else if (property === "matches") {
-          this.ticks = null;
-          this.request();
-        }
+        if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") data();
       });
     }
     // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
@@ -4166,7 +3949,7 @@ var gpustreamlab = (() => {
       return [this.left, this.width, this.element.clientWidth, this.viewer.theme.key].join();
     }
     keepUp() {
-      if (this.situation !== this.painted) this.request();
+      if (this.situation !== this.painted || !this.isDrawn) this.request();
     }
     request() {
       this.frame ||= requestAnimationFrame(() => {
@@ -4199,48 +3982,30 @@ var gpustreamlab = (() => {
       if (this.canvas.width !== wide || this.canvas.height !== high) {
         Object.assign(this.canvas, { width: wide, height: high });
         this.canvas.style.height = `${MINIMAP_PX}px`;
-        this.shares = null;
       }
       this.full = view.fullRange();
-      if (this.painted !== this.situation) this.ticks = null;
+      if (this.painted !== this.situation) this.isDrawn = false;
       this.painted = this.situation;
       const ctx = this.canvas.getContext("2d");
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       ctx.clearRect(0, 0, wide, high);
-      const columns = Math.max(1, Math.round(this.width));
-      if (this.shares?.length !== columns) {
-        this.shares = this.busyBetween(this.full.start, this.full.end, columns);
-        this.ticks = null;
-      }
-      this.paintArea(ctx);
-      this.paintMoments(ctx);
-      paintHitTicks(ctx, this, BOTTOM_PX);
+      this.paintArea(ctx, ratio);
       this.paintWindow(ctx);
       setPen(ctx, theme.soft, 11, "right");
       const room = this.left - LABEL_GAP_PX;
       ctx.fillText(firstFit(ctx, painter.texts, ["whole run", "all"], room), room, MINIMAP_PX / 2);
     }
-    busyBetween(from, to, columns) {
-      return busyShares(this.view.store, this.view.tables, from, to, columns).lanes;
-    }
-    paintArea(ctx) {
-      const { theme } = this.viewer, box = { left: this.left, right: this.left + this.width, top: TOP_PX, bottom: BOTTOM_PX };
-      ctx.fillStyle = theme.shade;
-      ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top);
-      ctx.fillStyle = theme.busy;
-      if (this.view.tables.header.counts_ranges) ctx.globalAlpha = OPEN_STRIP;
-      ctx.fill(stepShape(new Float64Array(this.shares.length), this.shares, box, this.shares.reduce((most, share) => Math.max(most, share), 1)));
-      ctx.globalAlpha = 1;
-    }
-    paintMoments(ctx) {
-      let last = -Infinity;
-      for (const { time, kind } of this.view.tables.marks) {
-        const x = Math.round(this.pxAt(time));
-        if (x - last < 2) continue;
-        last = x;
-        ctx.fillStyle = markColour(kind, this.viewer.theme);
-        ctx.fillRect(x, TOP_PX, 1, BOTTOM_PX - TOP_PX);
+    paintArea(ctx, ratio) {
+      const { viewer: { painter, theme }, view: { tables }, full, pixels } = this, most = tables.cards.reduce((sum, { sms }) => sum + sms, 0) || tables.lanes.length;
+      if (!this.isDrawn && painter.looks) {
+        this.isDrawn = true;
+        pixels.resize(Math.max(1, Math.round(this.width * ratio)), Math.round((BOTTOM_PX - TOP_PX) * ratio));
+        paintStack(pixels, painter, { kind: "sms", device: -1, most, top: 0, bottom: BOTTOM_PX - TOP_PX }, { x0: full.start, x1: full.end, columns: pixels.width });
+        pixels.paint();
       }
+      ctx.fillStyle = theme.shade;
+      ctx.fillRect(this.left, TOP_PX, this.width, BOTTOM_PX - TOP_PX);
+      if (this.isDrawn) ctx.drawImage(pixels.canvas, this.left, TOP_PX, this.width, BOTTOM_PX - TOP_PX);
     }
     // Edges of the window in px, within the map.
     windowPx() {
@@ -4268,13 +4033,6 @@ var gpustreamlab = (() => {
     px(event) {
       return event.clientX - this.canvas.getBoundingClientRect().left;
     }
-    // The exact mean of the px under the pointer.
-    tell(px) {
-      const { view } = this, from = this.timeAt(px), nsPerPx = (this.full.end - this.full.start) / this.width;
-      const isIn = px >= this.left && px <= this.left + this.width;
-      if (!view.tables.header.has_common_time) this.canvas.title = `Streams ${view.tables.header.busy_word} on each engine, at its own time`;
-      else this.canvas.title = `${isIn ? Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3)) : "How many"} streams ${view.tables.header.busy_word} at ${isIn ? formatNs(from) : "once"}`;
-    }
     down(event) {
       if (!this.full || event.button) return;
       const px = this.px(event), part = this.part(px), { x0, x1 } = this.view;
@@ -4289,8 +4047,6 @@ var gpustreamlab = (() => {
       if (!this.full) return;
       const px = this.px(event);
       if (!this.grip) {
-        if (!this.isWhole) this.canvas.title = "Drag the window, or its edges; double-click shows the whole session";
-        else this.tell(px);
         this.canvas.style.cursor = { left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer" }[this.part(px)];
         return;
       }
@@ -4300,25 +4056,6 @@ var gpustreamlab = (() => {
       else this.view.setRange(x0, Math.min(high, Math.max(x1 + shift, x0 + MIN_WINDOW_NS)));
     }
   };
-  function paintHitTicks(ctx, map, bottom) {
-    if (!map.view.matches) return;
-    map.ticks ??= hitTicks(map);
-    for (const [colour, wide] of [[map.viewer.theme.paper, 4], [map.viewer.theme.accent, 2]]) {
-      ctx.fillStyle = colour;
-      for (const px of map.ticks) ctx.fillRect(px - wide / 2, bottom - 10, wide, 10);
-    }
-  }
-  function hitTicks(map) {
-    const { view: { store, matches }, left, width } = map, ticks = /* @__PURE__ */ new Set();
-    for (const row of store.rows.map(({ code }) => store.row(code))) {
-      for (let index = row.nextMatch(0, matches); index < row.length; ) {
-        const px = Math.floor(map.pxAt(row.start[index]));
-        if (px >= left && px < left + width) ticks.add(px);
-        index = row.nextMatch(Math.max(index + 1, row.firstFrom(map.timeAt(px + 1))), matches);
-      }
-    }
-    return ticks;
-  }
 
   // notes.js
   var SECTION = "Notes and links";
@@ -4374,7 +4111,7 @@ var gpustreamlab = (() => {
     const of = (start, end, lane) => ({ time: traceTime(view, start), end: end === null ? null : traceTime(view, end), stream: tables.lanes[lane]?.name ?? null, text: "" });
     if (pinned) return of(...timesOf(view, pinned), tables.rows[pinned.row].lane);
     if (gap) return of(gap.start, gap.end, gap.lane);
-    if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1);
+    if (selection) return of(selection.start, selection.end, -1);
     return of(at, null, -1);
   }
 
@@ -4611,20 +4348,12 @@ var gpustreamlab = (() => {
   var isOne = ({ first, last }, i) => first[i] === last[i];
   function fillBoxes(ctx, painter, segments, { x, w, ns }) {
     const { view, items, looks, ratio, hatches } = painter, edge = Math.max(1, Math.round(ratio)), pale = openShade(painter.theme);
+    const isNarrow = (i) => w[i] < WIDE_PX * ratio || !isOne(items, i);
+    paintNarrow(ctx, painter, segments, { x, w, ns }, { isNarrow, edge, pale });
     eachItem(segments, (i, segment) => {
+      if (isNarrow(i)) return;
       const { columns, top, height } = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at);
       const isDim = view.matches && !isMatch(painter, segment, i);
-      if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
-        const share = Math.min(1, items.busy[i] / ns[i]), isHost = view.tables.lanes[columns.lane].host;
-        const isHollow = !isHost && (shape === OPEN || columns.isPale);
-        view.painted.isDense ||= !isOne(items, i);
-        const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height));
-        const box2 = { left: x[i], top: top + height - load, width: w[i], height: load, edge }, code2 = looks.load(columns, at);
-        ctx.fillStyle = looks.shades[code2][isDim ? isHollow ? 1 : DIM_SHADE : isHollow ? pale : SHADES];
-        ctx.fillRect(box2.left, box2.top, box2.width, box2.height);
-        if (isHollow) outlineBox(ctx, box2, isDim ? looks.shades[code2][DIM_SHADE] : looks.lines[code2], true);
-        return;
-      }
       const full = shape === OPEN || columns.isPale ? isDim ? 1 : pale : isDim ? DIM_SHADE : SHADES;
       const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
       if (shape === HOLLOW && columns.isPale && !isDim) {
@@ -4640,6 +4369,21 @@ var gpustreamlab = (() => {
       ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio);
       ctx.fillRect(x[i], top, w[i] - edge, height);
     });
+  }
+  function paintNarrow(ctx, painter, segments, { x, w, ns }, { isNarrow, edge, pale }) {
+    const { view, items, looks, ratio } = painter, { frame: { left, right } } = view, [originX, originY] = [left, view.lanesTop()].map((px) => Math.round(px * ratio));
+    const pixels = painter.narrow ??= new Pixels();
+    pixels.resize(Math.max(1, Math.round(right * ratio) - originX), Math.max(1, Math.round(view.lanesBottom() * ratio) - originY));
+    eachItem(segments, (i, segment) => {
+      if (!isNarrow(i)) return;
+      const { columns, top, height } = devicePx(segment, ratio), at = items.first[i];
+      const isDim = view.matches && !isMatch(painter, segment, i), share = Math.min(1, items.busy[i] / ns[i]);
+      const isHollow = !view.tables.lanes[columns.lane].host && (columns.isPale || looks.shape(columns, at) === OPEN);
+      const load = Math.max(Math.min(height, Math.round(LEAST_LOAD_PX * ratio)), Math.round(share * height)), y = top + height - load - originY, code = looks.load(columns, at);
+      pixels.rect(x[i] - originX, y, w[i], load, looks.shades[code][isDim ? isHollow ? 1 : DIM_SHADE : isHollow ? pale : SHADES]);
+      if (isHollow) for (const line of [y, y + load - edge]) pixels.rect(x[i] - originX, line, w[i], edge, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code]);
+    });
+    ctx.drawImage(pixels.paint(), originX, originY);
   }
   function paintHits(ctx, painter, segments, { x, w }) {
     const least = Math.round(LEAST_HIT_PX * painter.ratio), high = Math.round(HIT_PX2 * painter.ratio);
@@ -4672,7 +4416,7 @@ var gpustreamlab = (() => {
     setPen(ctx, BAR_INK, 11);
     eachItem(segments, (i, { columns, top, bottom }) => {
       if ((top + bottom) / 2 < low || (top + bottom) / 2 > high) return;
-      if (bottom - top < MIN_LABELLED_PX || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return;
+      if (view.isUnderFold((x[i] + w[i]) / ratio, bottom) || bottom - top < MIN_LABELLED_PX || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return;
       const left = Math.max(x[i] / ratio, frame.left) + 2, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 3;
       labelBar(ctx, painter, columns, items.first[i], { left, room: right - left, middle: (top + bottom) / 2 });
     });
@@ -4727,6 +4471,80 @@ var gpustreamlab = (() => {
     ctx.stroke(shape);
   }
 
+  // paint_marks.js
+  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
+  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
+  var MARK_HIT_PX = 4;
+  var LINE_GAP_PX = 2;
+  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
+  var markRank = ({ kind }) => MARK_RANKS[kind];
+  function paintMarks(ctx, painter) {
+    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
+    paintMarkLines(ctx, painter, marks);
+    const taken = view.tables.mark_rows.map(() => []);
+    if (!taken.length) return;
+    for (const mark of marks) labelMark(ctx, painter, mark, taken);
+  }
+  var marksBetween = (marks, from, to) => marks.filter(({ time }) => time >= from && time <= to);
+  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
+  function paintMarkLines(ctx, { view, theme }, marks) {
+    const drawn = /* @__PURE__ */ new Set();
+    ctx.save();
+    ctx.lineWidth = 1.5;
+    for (const mark of marks) {
+      const x = markPx(view, mark);
+      if (drawn.has(x)) continue;
+      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
+      ctx.strokeStyle = markColour(mark.kind, theme);
+      ctx.setLineDash(MARK_DASHES[mark.kind]);
+      ctx.beginPath();
+      ctx.moveTo(x, view.frame.top);
+      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+  function labelMark(ctx, { view, theme, texts }, mark, taken) {
+    setPen(ctx, theme.paper, 11, "left", "bold");
+    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
+    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
+    if (begin < view.frame.left - 1) return;
+    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
+    if (row < 0) return;
+    taken[row].push([begin, end]);
+    const middle = view.frame.top + view.tables.mark_rows[row];
+    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
+    setPen(ctx, markColour(mark.kind, theme), 11, isRight ? "left" : "right", "bold");
+    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
+  }
+  function marksAt(view, px, py) {
+    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
+    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
+    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
+    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
+  }
+  function paintOpen(ctx, painter) {
+    const { view, theme } = painter, { frame, tables } = view, now = Math.round(view.pxAt(view.nowNs)), right = Math.min(frame.right, now);
+    if (!view.isLive || now < frame.left) return;
+    clipLanes(ctx, view, frame.left, () => {
+      for (const [lane, name, since, count] of view.openWork) {
+        const { top, bottom } = tables.rows[view.laneRows[lane]?.[0]] ?? tables.lanes[lane] ?? {}, left = Math.max(frame.left - 2, Math.round(view.pxAt(since)));
+        if (top === void 0 || right <= left) continue;
+        Object.assign(ctx, { strokeStyle: theme.ink, lineWidth: 1 }).setLineDash([4, 2]);
+        ctx.beginPath();
+        for (const [x, y] of [[right, top], [left, top], [left, bottom - 1], [right, bottom - 1]]) ctx.lineTo(x + 0.5, Math.round(view.yAt(y)) + 0.5);
+        ctx.stroke();
+        ctx.setLineDash([]);
+        const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`;
+        paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft, right: right - 36 });
+      }
+    });
+    if (now > frame.right) return;
+    ctx.fillStyle = theme.accent;
+    ctx.fillRect(now, frame.top, 1, view.parts.innerPx);
+    paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - (view.canScroll ? 35 : 11), { fill: theme.accent, ink: theme.paper });
+  }
+
   // went.js
   function addWent(viewer) {
     const { view } = viewer, element = makeNode("section", { class: "gsl-went", "aria-label": "Where the time went", hidden: true });
@@ -4751,7 +4569,7 @@ var gpustreamlab = (() => {
   }
   function pieceNode({ label, about, fill, ns }, onclick) {
     const text = `${label} ${formatNs(ns)}`, title = `${text}: ${about}. Click to see where`;
-    const button = makeNode("button", { type: "button", class: "gsl-share", title, "aria-label": title, onclick }, makeNode("span", { text: label }), makeNode("b", { text: formatNs(ns) }));
+    const button = makeNode("button", { type: "button", class: "gsl-share", title, "aria-label": title, onclick }, makeNode("span", { class: "gsl-what" }, makeNode("span", { text: label }), makeNode("b", { text: formatNs(ns) })));
     button.style.flexGrow = String(ns);
     button.style.setProperty("--gsl-fill", fill === "none" ? "transparent" : fill);
     button.classList.toggle("gsl-nothing", fill === "none");
@@ -4803,16 +4621,14 @@ var gpustreamlab = (() => {
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       this.items.length = 0;
       view.painted = { items: this.items, segments: [] };
-      view.eachPane(() => paintShades(ctx, this));
+      paintShades(ctx, this);
       paintEdges(ctx, this);
-      view.eachPane(() => {
-        paintBars(ctx, this);
-        paintMemory(ctx, this);
-        paintLaneLabels(ctx, this);
-      });
+      paintBars(ctx, this);
+      paintMemory(ctx, this);
+      paintLaneLabels(ctx, this);
       paintCard(ctx, this);
       paintMarks(ctx, this);
-      view.eachPane(() => paintGroups(ctx, this));
+      paintGroups(ctx, this);
       paintOpen(ctx, this);
       paintMemoryLabels(ctx, this);
       paintIdle(ctx, this);
@@ -4829,15 +4645,14 @@ var gpustreamlab = (() => {
       paintWhy(ctx, this);
       paintOutlines(ctx, this);
       paintSigns(ctx, this);
-      paintRuler(ctx, this);
       paintMoreLanes(ctx, this);
     }
   };
   function paintAxisBase(ctx, painter) {
     const { view, theme, texts } = painter, { frame } = view, base = tickBase(view.x0, view.x1 - view.x0), hidden = painter.hiddenEdges;
-    const waits = `${formatCount(hidden)} waits hidden`, words = base ? [`from ${formatBase(base)} on`, `${formatBase(base)} +`] : hidden ? [`${waits}: point at a span`, waits] : [];
+    const waits = `${formatCount(hidden)} waits hidden`, words2 = base ? [`from ${formatBase(base)} on`, `${formatBase(base)} +`] : hidden ? [`${waits}: point at a span`, waits] : [];
     setPen(ctx, base ? theme.ink : theme.soft, 11, "right");
-    ctx.fillText(firstFit(ctx, texts, words, frame.left - 26), frame.left - 22, frame.top - 13);
+    ctx.fillText(firstFit(ctx, texts, words2, frame.left - 26), frame.left - 22, frame.top - 13);
   }
   function paintIdle(ctx, { view, theme }) {
     const { idle } = view.tables;
@@ -4859,71 +4674,6 @@ var gpustreamlab = (() => {
     ctx.fillText(text, x, y, width);
   }
 
-  // ruler.js
-  var SNAP_PX = 6;
-  function addRuler(viewer) {
-    const { view } = viewer;
-    const button = makeButton("Ruler", { label: "Ruler: measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() });
-    const says = makeNode("output", { class: "gsl-measured", "aria-live": "polite" });
-    viewer.tools.append(button);
-    viewer.news.append(says);
-    const state = { isOn: false, start: null };
-    function set(isOn, start, ruler) {
-      Object.assign(state, { isOn, start });
-      if (view.ruler !== ruler) view.set("ruler", ruler);
-      button.setAttribute("aria-pressed", String(isOn));
-      viewer.element.classList.toggle("gsl-measuring", isOn);
-      says.textContent = rulerText(ruler, state);
-    }
-    function leave() {
-      const isSomething = state.isOn || Boolean(view.ruler);
-      set(false, null, null);
-      return isSomething;
-    }
-    const toggle = () => state.isOn ? leave() : set(true, null, null);
-    const until = (time) => ({ start: Math.min(state.start, time), end: Math.max(state.start, time) });
-    function point(time) {
-      if (state.start === null) set(state.isOn, time, { start: time, end: time });
-      else set(false, null, until(time));
-    }
-    const moved = (event) => {
-      if (state.isOn && state.start !== null && !event.buttons) set(true, state.start, until(timeUnder(viewer, event)));
-    };
-    viewer.figureElement.addEventListener("pointermove", moved, true);
-    onClick(viewer, (event) => {
-      if (state.isOn && view.isOver(viewer.pointOf(event))) point(timeUnder(viewer, event));
-    });
-    Object.assign(viewer.commands, {
-      measure: toggle,
-      leaveRuler: leave,
-      isMeasuring: () => state.isOn,
-      measurePinned: () => view.pinned && [timesOf(view, view.pinned)].forEach(([start, end]) => state.start === null ? (point(start), point(end)) : point(end))
-    });
-  }
-  function rulerText(ruler, { isOn, start }) {
-    if (isOn && start === null) return "Click where it starts";
-    if (!ruler) return "";
-    const length = ruler.end - ruler.start;
-    const text = length > 0 ? `${formatNs(length)} · ${formatRate(length)}` : "0 ns";
-    return isOn ? `${text} · click where it ends` : text;
-  }
-  function formatRate(ns) {
-    const hertz = 1e9 / ns;
-    const [unit, scale] = [["GHz", 1e9], ["MHz", 1e6], ["kHz", 1e3]].find(([, size]) => hertz >= size * 0.9995) ?? ["Hz", 1];
-    return `${Number((hertz / scale).toPrecision(3))} ${unit}`;
-  }
-  function timeUnder(viewer, event) {
-    const { view } = viewer;
-    const point = viewer.pointOf(event);
-    const time = view.timeAt(Math.max(view.frame.left, Math.min(view.frame.right, point.x)));
-    const hit = view.hitAt(point.x, point.y);
-    if (!hit || !isSpan(hit)) return time;
-    const row = view.store.row(hit.row);
-    const edges = [row.start[hit.index], row.end[hit.index]];
-    const nearest = Math.abs(edges[0] - time) <= Math.abs(edges[1] - time) ? edges[0] : edges[1];
-    return Math.abs(view.pxAt(nearest) - point.x) <= SNAP_PX ? nearest : time;
-  }
-
   // scroll.js
   var DRAG_PX = 4;
   var WHEEL_PX = 400;
@@ -4938,9 +4688,9 @@ var gpustreamlab = (() => {
     figureElement.append(bar);
     const place = () => {
       bar.hidden = !view.canScroll;
-      const top = view.frame.top + view.pinnedPx;
+      const top = view.lanesTop();
       Object.assign(bar.style, { left: `${view.frame.right + 3}px`, top: `${top}px`, height: `${view.lanesBottom() - top}px` });
-      inner.style.height = `${view.tables.height_px - view.pinnedPx}px`;
+      inner.style.height = `${view.tables.height_px - view.parts.headPx}px`;
       if (Math.abs(bar.scrollTop - view.scrollPx) >= 1) bar.scrollTop = view.scrollPx;
     };
     view.on("look", (property) => property === "scrollPx" && place());
@@ -5164,6 +4914,7 @@ var gpustreamlab = (() => {
 
   // select.js
   var SELECT_MIN_PX = 3;
+  var SNAP_PX = 6;
   function addSelect(viewer) {
     const { view, figureElement: figure, commands } = viewer;
     let from = null;
@@ -5173,47 +4924,40 @@ var gpustreamlab = (() => {
     };
     const down = (event) => {
       const point = viewer.pointOf(event);
-      if (!event.shiftKey || commands.isMeasuring() || event.button || !view.isOver(point)) return;
+      if (!event.shiftKey || event.button || !view.isOver(point)) return;
       take(event);
       viewer.focus();
       commands.hideTip();
-      from = point;
+      from = { x: point.x, time: timeUnder(view, point) };
       figure.setPointerCapture(event.pointerId);
     };
     const move = (event) => {
       if (!from) return;
       take(event);
-      const point = viewer.pointOf(event);
-      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
+      const point = viewer.pointOf(event), times = [from.time, timeUnder(view, point)].sort((a, b) => a - b);
+      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX && times[0] < times[1]) view.set("selection", { start: times[0], end: times[1] });
     };
     const end = (event) => {
       if (!from) return;
       take(event);
       from = null;
-      view.set("selection", view.selection);
+      const { selection } = view;
+      if (selection) viewer.announce(`Selected ${formatNs(selection.end - selection.start)}, from ${formatNs(selection.start)} on`);
     };
     listen(figure, { pointerdown: down, pointermove: move, pointerup: end, pointercancel: end });
-    commands.isSelecting = () => from !== null;
   }
-  function selectionBetween(view, a, b) {
-    const within = (x) => Math.max(view.frame.left, Math.min(view.frame.right, x));
-    const [start, end] = [a.x, b.x].map((x) => view.timeAt(within(x))).sort((p, q) => p - q);
-    return { start, end, lanes: lanesBetween(view, a, b) };
-  }
-  function lanesBetween(view, a, b) {
-    if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys());
-    const [top, bottom] = [a.y, b.y].map((y) => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q);
-    const lanes = /* @__PURE__ */ new Set();
-    for (const code of view.visibleLanes()) {
-      const lane = view.tables.lanes[code];
-      if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
-    }
-    return lanes.size ? lanes : new Set(view.tables.lanes.keys());
+  function timeUnder(view, { x, y }) {
+    const time = view.timeAt(Math.max(view.frame.left, Math.min(view.frame.right, x))), hit = view.hitAt(x, y);
+    if (!hit || !isSpan(hit)) return time;
+    const row = view.store.row(hit.row), near = (at) => Math.abs(at - time);
+    const edge = near(row.start[hit.index]) <= near(row.end[hit.index]) ? row.start[hit.index] : row.end[hit.index];
+    return near(edge) <= SNAP_PX * view.nsPerPx ? edge : time;
   }
 
   // tips.js
   var TIP_GAP_PX = 12;
   var TIP_MARKS = 5;
+  var TIP_WAITS = 2;
   var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
   function addTips(viewer) {
     const { view, figureElement: figure } = viewer;
@@ -5277,10 +5021,10 @@ var gpustreamlab = (() => {
     return [makeNode("strong", { text: title, dir: "auto" }), ...facts.length ? [factList(facts)] : [], ...below];
   }
   function signTitle(view, { number, sign }) {
-    const { head: head2 } = reasonsOf(view).findings[number - 1];
-    return sign === String(number) ? `${sign}. ${head2}` : head2;
+    const { head } = reasonsOf(view).findings[number - 1];
+    return sign === String(number) ? `${sign}. ${head}` : head;
   }
-  var hitNodes = (view, hit) => tipNodes(hitTitle(view, hit), hitFacts(view, hit), isSpan(hit) ? [] : ["Too narrow to draw apart: zoom in"]);
+  var hitNodes = (view, hit) => tipNodes(hitTitle(view, hit), [...hitFacts(view, hit), ...waitFacts(view, hit).filter(([label]) => label === "waited for").slice(0, TIP_WAITS)], isSpan(hit) ? [] : ["Too narrow to draw apart: zoom in"]);
   function markNodes(marks) {
     const more = moreText(marks.length - TIP_MARKS);
     return [
@@ -5309,236 +5053,6 @@ var gpustreamlab = (() => {
     tip.style.top = `${y}px`;
   }
 
-  // totals.js
-  var PAIRED_LANES = 16;
-  var OTHER_LANES = 48;
-  function totals(store, tables, { start, end, lanes = null }) {
-    const sums = new WindowSums(tables, start, end), unions = unionsOf(store, tables);
-    const rows = store.rows.filter((row) => row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane)));
-    rows.forEach((row) => sums.addRow(row));
-    const busyOf = (union) => clipUnion(union, start, end).busy;
-    return {
-      lanes: sums.lanes.list("lane", sums.touched).map((entry) => ({ ...entry, busy: busyOf(unions.lane(entry.lane)) })),
-      names: sums.names.list("name").sort((one, other) => other.busy - one.busy || one.name - other.name),
-      // What takes a sweep of its own is computed where it is asked for.
-      get partitions() {
-        return sums.parts.list("code").map((entry) => ({ ...entry, busy: busyOf(unions.partition(entry.code, rows)) }));
-      },
-      get pairs() {
-        const clip = (lane) => ({ lane, ...clipUnion(unions.lane(lane), start, end) });
-        const others = new Set(tables.rows.map((row) => row.lane).filter((lane) => lanes && lane >= 0 && !lanes.has(lane)));
-        const pairs = pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end);
-        return tables.header.has_common_time ? pairs : pairs.filter(({ a, b }) => tables.lanes[a].device === tables.lanes[b].device);
-      }
-    };
-  }
-  var WindowSums = class {
-    constructor(tables, start, end) {
-      Object.assign(this, { tables, start, end, ...countingOf(tables) });
-      this.touched = /* @__PURE__ */ new Set();
-      this.names = new Sums(tables.names.length);
-      this.lanes = new Sums(tables.rows.length);
-      this.parts = new Sums(1);
-      const texts = (tables.partitions ?? []).map(({ text }) => text);
-      this.partOf = texts.map((text) => texts.indexOf(text));
-    }
-    addRow(row) {
-      const { start: starts, end: ends, length } = row, { start, end } = this, isHost = Boolean(this.tables.lanes?.[row.lane]?.host);
-      for (let index = row.firstEndingFrom(start); index < length && starts[index] <= end; index++) {
-        const from = Math.max(start, starts[index]), to = Math.min(end, ends[index]);
-        if (to < from || to === from && ends[index] !== starts[index]) continue;
-        const count = row.countAt(index), busy = to > from ? (to - from) * row.densityAt(index) : 0;
-        this.names.add(row.name[index], count, busy);
-        if (isHost) continue;
-        this.touched.add(row.lane);
-        const kind = row.kind[index];
-        if (this.uncaptured && !this.uncaptured(kind, starts[index])) continue;
-        if (this.isOnSms[kind]) this.parts.add(this.partOf[row.partition[index]] ?? row.partition[index], count, busy);
-        if (!this.isCounted[kind]) continue;
-        this.lanes.add(row.lane, count, busy);
-      }
-    }
-  };
-  var SUMMED = ["count", "busy", "max"];
-  var Sums = class {
-    constructor(size) {
-      for (const name of SUMMED) this[name] = new Float64Array(size);
-    }
-    add(code, count, busy) {
-      if (code >= this.count.length) for (const name of SUMMED) this[name] = roomy(this[name], code + 1, this[name].length);
-      this.count[code] += count;
-      this.busy[code] += busy;
-      if (busy / count > this.max[code]) this.max[code] = busy / count;
-    }
-    /** Those that have any, and those of `codes`, each code as `key`. */
-    list(key, codes = /* @__PURE__ */ new Set()) {
-      const all = [...this.count.keys()].filter((code) => this.count[code] || codes.has(code));
-      return all.map((code) => ({ [key]: code, count: this.count[code], busy: this.busy[code], max: this.max[code] }));
-    }
-  };
-  function clipUnion(union, start, end) {
-    if (!union) return { union, first: 0, last: -1, busy: 0 };
-    const first = upperBound(union.end, start, 0, union.length);
-    const last = lowerBound(union.start, end, first, union.length) - 1;
-    return { union, first, last, busy: addCoverage(union, start, end, new Float64Array(1))[0] };
-  }
-  function pairsOf(clips, others, start, end) {
-    const own = busiestOf(clips, PAIRED_LANES), beside = busiestOf(others, OTHER_LANES);
-    const pairs = own.flatMap((one, place) => [...own.slice(place + 1), ...beside].map((other) => {
-      const both = commonTime(one, other, start, end);
-      return { a: one.lane, b: other.lane, both_ns: both, share: both / Math.min(one.busy, other.busy) };
-    }));
-    return pairs.sort((one, other) => other.both_ns - one.both_ns || one.a - other.a || one.b - other.b);
-  }
-  function commonTime({ union: one, first: i, last: lastOne }, { union: other, first: j, last: lastOther }, start, end) {
-    let both = 0;
-    while (i <= lastOne && j <= lastOther) {
-      both += Math.max(0, Math.min(end, one.end[i], other.end[j]) - Math.max(start, one.start[i], other.start[j]));
-      if (one.end[i] < other.end[j]) i++;
-      else j++;
-    }
-    return both;
-  }
-  function busiestOf(clips, count) {
-    const busiest = clips.filter(({ busy }) => busy > 0).sort((one, other) => other.busy - one.busy).slice(0, count);
-    return busiest.sort((one, other) => one.lane - other.lane);
-  }
-
-  // totals_table.js
-  var TABLE_ROWS = 200;
-  var TOTALS_EVERY_MS = 500;
-  var KINDS = [["name", "Names"], ["stream", "Streams"], ["partition", "Partitions"], ["pair", "Overlap"]];
-  var SCOPES = [["all", "Whole trace"], ["view", "In view"], ["selection", "Selection"]];
-  var SHARE = { key: "share", text: "of window", format: formatShare };
-  var COLUMNS = [
-    { key: "calls", text: "Calls", format: formatCount },
-    { key: "total", text: "Total", format: formatNs },
-    { key: "mean", text: "Mean", format: formatNs },
-    { key: "max", text: "Max", format: formatNs },
-    SHARE
-  ];
-  var PAIR_COLUMNS = [{ key: "total", text: "Both", format: formatNs }, { ...SHARE, text: "of the shorter" }];
-  var AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp: false };
-  function addTotals(viewer) {
-    const { view } = viewer;
-    const panel = viewer.drawer.add("selection", "Totals");
-    const state = { ...AT_FIRST, selection: null }, commands = viewer.commands;
-    const draw = (isAsked) => showTotals(viewer, panel, state, change2, isAsked);
-    const change2 = (changes) => {
-      const wasOpen = state.isOpen;
-      Object.assign(state, changes);
-      draw(!wasOpen);
-    };
-    const open = () => change2({ isOpen: true, scope: !viewer.drawer.isOpen && viewer.drawer.isWhole ? "all" : state.scope === "selection" && !view.selection ? "view" : state.scope });
-    const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() });
-    viewer.tools.append(button);
-    const later = throttled(viewer, () => {
-      if (state.isOpen) draw();
-    }, TOTALS_EVERY_MS);
-    const looked = (property) => {
-      if (view.selection !== state.selection && !commands.isSelecting()) {
-        state.selection = view.selection;
-        change2(view.selection ? { isOpen: true, scope: "selection" } : state.scope === "selection" ? { ...AT_FIRST, by: state.by } : {});
-      } else if (state.isOpen && FILTER_KEYS.has(property)) draw();
-    };
-    commands.closeTotals = () => {
-      if (!state.isOpen && !view.selection) return false;
-      change2({ isOpen: false });
-      if (view.selection) view.set("selection", null);
-      return true;
-    };
-    commands.sumView = () => commands.closeTotals() || open();
-    view.keep("totals", () => state.isOpen ? { by: state.by, scope: state.scope, sort: state.sort, isUp: state.isUp } : null, (kept) => change2({ ...AT_FIRST, ...kept, isOpen: Boolean(kept) }));
-    const isDone = () => state.scope !== "all" && windowOf(view, state)?.end < state.reachNs;
-    view.on("look", looked);
-    view.on("range", () => state.scope === "view" && later());
-    view.on("data", () => view.isPaused || isDone() || later());
-  }
-  function windowOf(view, { scope }) {
-    const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys()), isAll = scope === "all" || view.x0 <= all.start && view.x1 >= all.end;
-    const inView = { start: Math.max(view.x0, all.start), end: Math.min(view.x1, all.end), lanes };
-    const found = scope === "selection" ? view.selection : isAll ? { ...view.extent(), lanes } : inView;
-    const start = Math.floor(found?.start), end = Math.ceil(found?.end), own = { start, end, lanes: found?.lanes, isAll: found?.lanes === lanes && isAll };
-    return end > start ? { ...own, of: own.isAll ? all : own } : null;
-  }
-  function showTotals(viewer, panel, state, change2, isAsked) {
-    const { view, drawer } = viewer, own = state.isOpen ? windowOf(view, state) : null;
-    if (!own) return drawer.fill(panel, state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : [], isAsked);
-    state.reachNs = view.store.lastNs;
-    const scrolled = drawer.element.scrollTop, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry;
-    const table = totalTable(view, state, rowsOf(view, state.by, totals(view.store, view.tables, own), own), change2);
-    const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What is hidden counts too." })] : [];
-    drawer.fill(panel, [head(viewer, panel, state, own, change2), table, ...note], isAsked);
-    if (!isAsked) drawer.element.scrollTop = scrolled;
-    if (focused) [...panel.querySelectorAll("[data-entry]")].find(({ dataset }) => dataset.entry === focused)?.focus({ preventScroll: true });
-  }
-  function head(viewer, panel, state, own, change2) {
-    const { view } = viewer, { start, end } = own.of, { lanes } = own, length = formatNs(end - start), isSelected = state.scope === "selection";
-    const title = isSelected ? `Selected ${length}` : `Totals of ${length}`, facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`;
-    const choice = (label, options, key) => makeNode("span", { class: "gsl-choice", role: "group", "aria-label": label }, ...options.map(([value, text]) => makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change2({ [key]: value }) })));
-    const kinds = KINDS.filter(([value]) => value !== "partition" || view.tables.bands.length);
-    if (panel.dataset.told !== title) viewer.announce(`${title}, ${facts}`);
-    panel.dataset.told = title;
-    return makeNode(
-      "header",
-      {},
-      makeNode("h3", { text: title }),
-      choice("Totals by", kinds, "by"),
-      choice("Totals of", SCOPES.filter(([value]) => value !== "selection" || view.selection), "scope"),
-      makeNode("p", { text: facts }),
-      isSelected ? makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) }) : null,
-      makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => {
-        viewer.commands.closeTotals();
-        viewer.focus();
-      } })
-    );
-  }
-  function lanesText(view, lanes) {
-    const streams = view.usedStreams().filter((lane) => lanes.has(lane)).length, threads = [...lanes].filter((lane) => view.tables.lanes[lane]?.host).length;
-    const counted = [[streams, "stream"], [threads, "host thread"]].filter(([count], place) => count || !place && !threads);
-    return counted.map(([count, word]) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`).join(" and ");
-  }
-  function rowsOf(view, by, found, { of: { start, end }, lanes }) {
-    const { tables } = view, lane = (code) => laneText(tables.lanes[code]);
-    const row = (text, { count, busy, max }, entry2, style) => ({ text, style, entry: entry2, calls: count, total: busy, mean: count ? busy / count : NaN, max, share: busy / (end - start) });
-    const all = [...({ stream: tables.lanes, name: tables.names, partition: tables.partitions }[by] ?? []).keys()];
-    const entry = (group, codes) => ({ group, codes, all });
-    if (by === "pair") return found.pairs.filter(({ both_ns: both }) => both).map(({ a, b, both_ns: total, share }) => ({ text: `${lane(a)} + ${lane(b)}`, total, share }));
-    if (by === "stream") return found.lanes.filter(({ lane: code }) => lanes.has(code)).map((own) => row(lane(own.lane), own, entry("hiddenStreams", [own.lane])));
-    if (by === "name") return groupNames(view, found.names).map((own) => row(own.text, own, entry("hiddenNames", own.codes), nameLook(view, own.codes)));
-    const same = (code) => [...tables.partitions.keys()].filter((other) => tables.partitions[other].text === tables.partitions[code]?.text);
-    return found.partitions.map((own) => {
-      const { text = "", band = -1 } = tables.partitions[own.code] ?? {};
-      return row(text, own, entry("hiddenPartitions", same(own.code)), tables.bands[band]);
-    });
-  }
-  function totalTable(view, { by, sort, isUp }, rows, change2) {
-    const columns = by === "pair" ? PAIR_COLUMNS : COLUMNS, caption = KINDS.find(([value]) => value === by)[1], word = view.tables.header.busy_word;
-    const key = sort === "text" || columns.some((column) => column.key === sort) ? sort : "total", sign = isUp ? 1 : -1;
-    rows.sort((a, b) => sign * (key === "text" ? a.text.localeCompare(b.text) : (a[key] || 0) - (b[key] || 0)));
-    const about = {
-      name: "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%",
-      stream: `Time in which the stream was ${word}: what overlaps counts once. Calls: spans that count, which are kernels, copies and fills, and ranges where no kernels were captured`,
-      partition: "Time in which anything used the partition's SMs: what overlaps counts once, and copies use none",
-      pair: `Time in which both were ${word}, and its share of the time of the stream that has less of it`
-    }[by];
-    const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", role: "columnheader", title: about, "aria-sort": own === key ? isUp ? "ascending" : "descending" : null }, makeButton(text, {
-      label: `Sort by ${text}`,
-      "data-entry": `sort ${own}`,
-      onclick: () => change2({ sort: own, isUp: own === key ? !isUp : own === "text" })
-    }));
-    const body = makeNode("tbody", { role: "rowgroup" }, ...rows.slice(0, TABLE_ROWS).map((row) => {
-      const isOn = Boolean(row.entry) && isAlone(view, row.entry), swatch = row.style?.fill ? makeSwatch(row.style) : null;
-      const name = row.entry ? makeNode("button", { type: "button", "aria-pressed": String(isOn), "data-entry": `row ${row.text}`, text: row.text }) : row.text;
-      const click = row.entry && { class: "gsl-row", onclick: () => showOnly(view, row.entry) };
-      return makeNode("tr", { role: "row", ...click }, makeNode("th", { scope: "row", role: "rowheader", title: row.text, dir: "auto" }, swatch, name), ...columns.map((column) => makeNode("td", { role: "cell", text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })));
-    }));
-    const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : "";
-    if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })));
-    const heads = makeNode("thead", { role: "rowgroup" }, makeNode("tr", { role: "row" }, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
-    return makeNode("div", { class: "gsl-table" }, makeNode("table", { role: "table", title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
-  }
-
   // viewer.js
   var RIM_PX2 = 2;
   var NEWS_PX = 18;
@@ -5548,9 +5062,9 @@ var gpustreamlab = (() => {
   var LEAST_FIGURE_PX = 240;
   var LEAST_PHONE_PX = 340;
   var CELL_SHARE = 0.72;
-  var ABOVE = /* @__PURE__ */ new Set(["lit", "hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
+  var ABOVE = /* @__PURE__ */ new Set(["lit", "hovered", "pinned", "selection", "gap", "reason", "why", "notes"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addWent, addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addLegend, addFollow, addAddress];
+  var CONTROLS = [addWent, addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addLegend, addFollow, addAddress];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, opens = false, address = null, notes = null, savePage = null }) {
       Object.assign(this, { Bokeh, item, askWhy, fills, opens, address, notes, savePage });

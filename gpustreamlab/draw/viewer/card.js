@@ -1,13 +1,13 @@
 // What the card did: how many SMs its work can have had, and its copies, as exact means of columns of time.
 
 import { BlockSums, lowerBound } from "./arrays.js"
-import { addCoverage, countingOf } from "./unions.js"
+import { addCoverage, countedKey, countingOf } from "./unions.js"
 
 const SUM_SPANS = 8 // A sum before every 8th: a byte a span.
 const MOST_CELLS = 24_000, MANY_SPANS = 20_000, WIDER = 3 // Rows times columns, and spans in view, beyond which columns are wider.
 const SIGNS = { in: /htod/i, out: /dtoh/i, peer: /ptop/i } // By which names of copies tell their way, as in draw/_card.py.
 const WAYS = Object.keys(SIGNS)
-const uses = new WeakMap()
+const uses = new WeakMap(), counterParts = new WeakMap()
 
 /**
  * The layers of a row of the card, from the bottom: {lane, band, mean}, of all lanes of which `keyOf` says the same; `columns` is
@@ -16,7 +16,7 @@ const uses = new WeakMap()
 export function cardLayers(store, tables, row, x0, x1, columns, keyOf = lane => lane) {
   let use = uses.get(store)
   if (!use) uses.set(store, (use = new CardUse(store)))
-  const parts = use.parts(tables, row.kind).filter(part => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device)
+  const parts = row.lines?.map(counterPart) ?? use.parts(tables, row.kind).filter(part => row.device < 0 || tables.lanes[part.row.lane]?.device === row.device)
   const seen = parts.reduce((sum, { start, length }) => sum + lowerBound(start, x1, 0, length) - lowerBound(start, x0, 0, length), 0)
   const most = Math.floor(MOST_CELLS / Math.max(1, parts.length)), count = Math.max(1, Math.min(Math.ceil(seen > MANY_SPANS ? columns / WIDER : columns), most))
   const layers = new Map()
@@ -64,20 +64,27 @@ function sharedOut(layers, room) {
   return layers.map(layer => [layer, layer.mean.map((sms, column) => sms * share[column])])
 }
 
+/** A counter's line as work that takes each value until the next one. */
+function counterPart(line) {
+  if (!counterParts.has(line)) {
+    const { lane, time, value } = line, sums = [0], end = [...time.slice(1), Infinity]
+    for (let index = 0; index + 1 < time.length; index++) sums.push(sums[index] + value[index] * (end[index] - time[index]))
+    counterParts.set(line, { row: { lane }, start: time, end, length: time.length, busySum: (i, j) => sums[j + 1] - sums[i], densityAt: index => value[index] })
+  }
+  return counterParts.get(line)
+}
+
 // The rows of a store, each with the partitions that its spans are of; brought up to date from what was appended since.
 class CardUse {
   constructor(store) {
     this.store = store
     this.rows = []
+    this.places = []
   }
 
   /** The parts of all rows of streams that have any weight of a kind. */
   parts(tables, kind) {
-    if (this.tables !== tables) {
-      this.tables = tables
-      this.rows = []
-      this.counting = countingOf(tables)
-    }
+    if (this.tables !== tables) this.use(tables)
     const { store } = this
     this.rows.length = store.rows.length
     for (const code of store.rows.keys()) {
@@ -89,16 +96,23 @@ class CardUse {
     return this.rows.flatMap(known => known ? [...known.parts.values()].filter(part => part.kind === kind) : [])
   }
 
+  /** Other tables say the same of what is summed up already, unless places have other sizes or other spans count. */
+  use(tables) {
+    const places = tables.partitions.map(({ sms }) => sms), counted = `${countedKey(tables)} ${JSON.stringify(tables.cards)}`
+    if (this.counted !== counted || this.places.some((sms, code) => sms !== places[code])) this.rows = []
+    Object.assign(this, { tables, places, counted, counting: countingOf(tables) })
+  }
+
   take(known) {
-    const { row, length } = known, { isOnSms } = this.counting
+    const { row, length } = known, { isOnSms } = this.counting, copy = this.tables.kinds.indexOf("copy"), { kind: kinds, name: names, partition } = row
     for (let index = length; index < row.length; index++) {
       // Mostly they are as the one before: then nothing is looked up.
-      if (index > length && row.kind[index] === row.kind[index - 1] && row.name[index] === row.name[index - 1] && row.partition[index] === row.partition[index - 1]) continue
-      const way = this.tables.kinds[row.kind[index]] === "copy" ? WAYS.find(sign => SIGNS[sign].test(this.tables.names[row.name[index]] ?? "")) : null
+      if (index > length && kinds[index] === kinds[index - 1] && partition[index] === partition[index - 1] && (kinds[index] !== copy || names[index] === names[index - 1])) continue
+      const way = kinds[index] === copy ? WAYS.find(sign => SIGNS[sign].test(this.tables.names[row.name[index]] ?? "")) : null
       // Ranges within ranges have the SMs of those around them.
-      for (const kind of [isOnSms[row.kind[index]] && !this.tables.rows[row.code]?.inner ? "sms" : null, way]) {
-        const code = kind === "sms" ? row.partition[index] : 0, key = `${kind} ${code}`
-        if (kind && !known.parts.has(key)) known.parts.set(key, new Part(row, kind, code, this))
+      for (const kind of [isOnSms[kinds[index]] && !this.tables.rows[row.code]?.inner ? "sms" : null, way]) {
+        const code = kind === "sms" ? row.partition[index] : 0
+        if (kind && !known.parts.has(kind + code)) known.parts.set(kind + code, new Part(row, kind, code, this))
       }
     }
     if (length < row.length) for (const part of known.parts.values()) part.sums.forget(length)
@@ -108,13 +122,11 @@ class CardUse {
 
 // What a row's spans take of a card: of its SMs those that a grid fills, at most those of its place; of a copy engine all of it.
 class Part {
-  constructor(row, kind, code, { tables, counting }) {
-    Object.assign(this, { row, kind, code, tables, counting, sms: [] })
-    const card = tables.cards.find(({ device }) => device === tables.lanes[row.lane].device) ?? tables.cards[0]
-    this.place = code ? tables.partitions[code]?.sms ?? card.sms : card.sms
-    // By kind and by name: whether a span counts at all.
-    this.isKind = tables.kinds.map((one, place) => kind === "sms" ? Boolean(counting.isOnSms[place]) : one === "copy")
-    this.isName = kind === "sms" ? null : tables.names.map(name => SIGNS[kind].test(name))
+  constructor(row, kind, code, use) {
+    const { lanes, cards, partitions, kinds } = use.tables, card = cards.find(({ device }) => device === lanes[row.lane].device) ?? cards[0]
+    Object.assign(this, { row, kind, code, use, sms: [], isName: [] })
+    this.place = (code && partitions[code]?.sms) || card?.sms || 1 // Of no card that is known it is how many streams work.
+    this.isKind = kinds.map((one, place) => kind === "sms" ? Boolean(use.counting.isOnSms[place]) : one === "copy")
     this.sums = new BlockSums(SUM_SPANS, (from, to) => this.add(from, to))
   }
 
@@ -132,16 +144,16 @@ class Part {
   }
 
   weight(index) {
-    const { row, counting: { uncaptured }, isName } = this, kind = row.kind[index]
-    if (!this.isKind[kind] || isName && !isName[row.name[index]] || !isName && row.partition[index] !== this.code) return 0
-    if (isName) return 1
-    if (uncaptured && !uncaptured(kind, row.start[index])) return 0
+    const { row, kind: way, use: { counting: { uncaptured }, tables } } = this, kind = row.kind[index]
+    if (!this.isKind[kind]) return 0
+    if (way !== "sms") return (this.isName[row.name[index]] ??= Number(SIGNS[way].test(tables.names[row.name[index]])))
+    if (row.partition[index] !== this.code || uncaptured && !uncaptured(kind, row.start[index])) return 0
     const detail = row.hasWork ? row.detail[index] : -1
-    return detail < 0 ? this.place : this.sms[detail] ?? (this.sms[detail] = this.smsOf(detail))
+    return detail < 0 ? this.place : (this.sms[detail] ??= this.smsOf(tables.details[detail]))
   }
 
-  smsOf(detail) {
-    const [, grid, , , , , , fit] = this.tables.details[detail] ?? [], blocks = grid ? grid[0] * grid[1] * grid[2] : 0
+  smsOf([, grid, , , , , , fit] = []) {
+    const blocks = grid ? grid[0] * grid[1] * grid[2] : 0
     return blocks && fit ? Math.min(this.place, Math.ceil(blocks / fit)) : this.place
   }
 }

@@ -18,7 +18,7 @@ export function addDetails(viewer) {
   const panel = viewer.drawer.add("details", "Details of the pinned span")
   const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits gsl-ties" }) }
   const refresh = property => keepPinned(viewer, panel, state, property)
-  onClick(viewer, event => { if (!viewer.commands.isMeasuring()) pinUnder(viewer, event) })
+  onClick(viewer, event => pinUnder(viewer, event))
   view.on("look", refresh)
   view.on("data", refresh)
   view.on("data", () => showWaits(view, state))
@@ -78,19 +78,7 @@ function showDetails(viewer, panel, hit, waits) {
 function placeFacts(view, { row: code, index }) {
   const row = view.store.row(code)
   if (index === undefined || row.countAt(index) > 1) return []
-  const start = traceTime(view, row.start[index])
-  const facts = [["trace", `${view.isLive ? "number" : "row"} ${formatCount(Number(row.place[index]))}, start_ns ${start}`]]
-  const clock = clockTime(view.tables, start)
-  return clock ? [...facts, ["clock", clock]] : facts
-}
-
-/** The wall clock's time of a moment of the trace, down to the ns, or "" where the trace has none. */
-function clockTime(tables, timeNs) {
-  const epoch = BigInt(tables.epoch_unix_ns || 0)
-  if (epoch <= 0n) return ""
-  const at = epoch + BigInt(timeNs)
-  const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB")
-  return `${text}.${String(at % 1000000000n).padStart(9, "0")}`
+  return [["trace", `${view.isLive ? "number" : "row"} ${formatCount(Number(row.place[index]))}, start_ns ${traceTime(view, row.start[index])}`]]
 }
 
 function enclosingNodes(view, hit) {

@@ -1,4 +1,4 @@
-// The drawer at the right, at the bottom where there is little width: findings, what is selected, totals. The picture stays as it is
+// The drawer at the right, at the bottom where there is little width: findings, and what is selected. The picture stays as it is
 // when it opens: time keeps its scale, and lanes their places.
 
 import { timesOf } from "./facts.js"

@@ -107,11 +107,11 @@ function launchFacts(view, row, index) {
   const detail = view.tables.details?.[row.work("detail", index)], size = row.work("size", index)
   const facts = []
   if (detail) {
-    const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph] = detail
+    const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph, fit] = detail
     if (fullName && fullName !== nameOf(view, row.name[index])) facts.push(["in full", fullName])
     // A simulated device knows of no threads.
     const threads = block.some(Boolean) ? ` × ${sizesText(block)} threads` : ""
-    if (grid.some(Boolean)) facts.push(...smsFacts(view, row, index, grid), ["grid", `${sizesText(grid)} blocks${threads}`])
+    if (grid.some(Boolean)) facts.push(...smsFacts(view, row, index, grid, fit), ["grid", `${sizesText(grid)} blocks${threads}`])
     if (registers) facts.push(["registers", `${registers} a thread`])
     if (staticBytes + dynamicBytes) facts.push(["shared", sharedText(staticBytes, dynamicBytes)])
     if (graph) facts.push(["graph", `launched by CUDA graph ${graph}`])
@@ -120,11 +120,12 @@ function launchFacts(view, row, index) {
   return facts
 }
 
-/** On how many SMs a kernel ran at most: a block is on one, and those of its partition are all that it may use. */
-function smsFacts({ tables }, row, index, grid) {
+/** How many SMs a kernel can have had, as the card counts them: those that its blocks fill, at most those of its place. */
+function smsFacts({ tables }, row, index, grid, fit) {
   const code = row.partition[index], { device } = tables.lanes[row.lane]
   const sms = code ? tables.partitions[code]?.sms : tables.cards.find(card => tables.cards.length === 1 || card.device === device)?.sms
-  return sms ? [["SMs", `at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)}`]] : []
+  const blocks = grid.reduce((product, size) => product * Math.max(1, size), 1), many = `${formatCount(blocks)} block${blocks === 1 ? "" : "s"}, ${formatCount(fit)} fit on one`
+  return sms ? [["SMs", `${formatCount(Math.min(sms, Math.ceil(blocks / fit)))} of ${formatCount(sms)} (${many})`]] : []
 }
 
 /** "96 × 2": sizes of 1 at the end are left out. */

@@ -75,7 +75,7 @@ function sectionNodes(viewer, { isAsked }, ask) {
   const rest = more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : []
   return [
     makeNode("header", {}, makeNode("h3", { text: "Findings" }), again),
-    ...(open.length ? [list(open)] : [makeNode("p", { text: line, dir: "auto" })]),
+    ...(open.length ? [list(open)] : [makeNode("p", { class: "gsl-line", text: line, dir: "auto" })]),
     ...bound.map(text => makeNode("p", { class: "gsl-bound", text, dir: "auto" })),
     ...(folded.length ? [folds(`${formatCount(folded.length)} more without a known gain`, list(folded))] : []),
     ...(notes.length || rest.length || (open.length && line) ? [folds("How this was found", ...[...(open.length ? [line] : []), ...rest, ...notes].map(text => makeNode("p", { class: "gsl-note", text, dir: "auto" })))] : []),

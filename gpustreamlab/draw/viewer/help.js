@@ -9,15 +9,13 @@ const HELP_ROWS = [
   ["←  →", "Previous, next span of the row"],
   ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
   ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
-  ["M or R", "Ruler: click twice; Enter takes the pinned span"],
-  ["T", "Totals by name, stream, partition; again: closes"],
   ["E", "Show, hide the waits (arrows)"],
   ["Y", "The next finding or note"],
   ["N", "Write a note: of what is pinned or selected, else at the pointer"],
   ["V", "How the picture looks"],
-  ["L", "A lane: fold, pin, hide"],
+  ["L", "A lane: fold, hide"],
   ["PgUp  PgDn", "Scroll the lanes"],
-  ["Esc", "Leave ruler, unpin, unselect, end the search, shut the drawer"],
+  ["Esc", "Unpin, unselect, end the search, shut the drawer"],
 ]
 const HELP_SEARCH_ROWS = [
   ['gemm  "step 3"', "Part of a name; quotes hold words together"],
@@ -29,12 +27,13 @@ const HELP_SEARCH_ROWS = [
 const HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]]
 const HELP_MOUSE_ROWS = [
   ["Drag", "Move; two fingers: zoom"],
-  ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
-  ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
-  ["Shift+drag", "Select a window and lanes: totals and overlap"],
-  ["Lane's name", "Click: fold, pin, hide"],
+  ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); over the axis without Ctrl"],
+  ["Wheel", "Scroll the lanes, or the page where it is higher than the window; with Shift the lanes"],
+  ["Shift+drag", "Select a window, and tell how long it is; F zooms there"],
+  ["Lane's name", "Click: fold, hide"],
   ["Click", "A span: its details; a gap of a lane: why it was idle"],
   ["Click in legend", "Hide, show; with Alt or Ctrl: only this"],
+  ["Low bars", "Many spans, too narrow to draw apart: as high as the share of the time"],
 ]
 
 export function addHelp(viewer) {

@@ -79,8 +79,7 @@ function keyAction(viewer, event, state) {
     arrowup: () => stepRow(view, -1), arrowdown: () => stepRow(view, 1),
     pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : undefined,
     pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : undefined,
-    "/": commands.search, n: () => commands.note(at()), m: commands.measure, r: commands.measure, t: commands.sumView, e: commands.toggleWaits, v: commands.menu, l: commands.lane, y: commands.nextReason, "?": commands.help,
-    enter: commands.isMeasuring() ? commands.measurePinned : undefined,
+    "/": commands.search, n: () => commands.note(at()), e: commands.toggleWaits, v: commands.menu, l: commands.lane, y: commands.nextReason, "?": commands.help,
     " ": view.isLive ? commands.pause : undefined, end: view.isLive ? commands.follow : undefined,
     escape: () => leaveOne(viewer),
   }[letter]
@@ -106,11 +105,11 @@ function fitNext(view) {
 /** Esc undoes one thing at a time, the latest kind first. */
 function leaveOne(viewer) {
   const { view } = viewer, commands = viewer.commands
-  if (commands.leaveRuler()) return
   const chosen = ["pinned", "reason", "gap"].filter(key => view[key])
   if (chosen.length) return chosen.forEach(key => view.set(key, null))
-  if (view.lit) return view.set("lit", null)
-  if (!commands.closeTotals() && !commands.clearSearch()) commands.shutDrawer()
+  const other = ["lit", "selection"].find(key => view[key])
+  if (other) return view.set(other, null)
+  if (!commands.clearSearch()) commands.shutDrawer()
 }
 
 /** Pin the previous or next span of the pinned one's row. */

@@ -6,7 +6,7 @@ import { listen, makeButton, makeNode, Sheet } from "./nodes.js"
 import { CARET_PX, caretLeft, groupBoxes } from "./paint_lanes.js"
 import { formatCount } from "./units.js"
 
-const SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] }
+const SETS = { folded: ["folded", "open"], hidden: ["hidden", "shown"] }
 
 export function addLanes(viewer) {
   const { view } = viewer, figure = viewer.figureElement, commands = viewer.commands
@@ -36,15 +36,14 @@ export function addLanes(viewer) {
 /** The name of a lane, or the line of a group, at a place of the figure: {lane} or {group}; null where there is none. */
 export function nameAt(view, x, y) {
   if (y < view.lanesTop() || y >= view.lanesBottom()) return null
-  const isPinned = y < view.frame.top + view.pinnedPx
-  const group = !isPinned && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0]
+  const group = groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0]
   if (group) return { group }
   const { idle } = view.tables
   if (idle && y >= view.yAt(idle.top) && y < view.yAt(idle.bottom)) return { idle }
   if (x >= view.frame.left) return null
   const lane = view.visibleLanes().find(code => {
     const { top, bottom } = view.tables.lanes[code]
-    return top < view.pinnedPx === isPinned && y >= view.yAt(top) && y < view.yAt(bottom)
+    return y >= view.yAt(top) && y < view.yAt(bottom)
   })
   return lane === undefined ? null : { lane }
 }
@@ -59,7 +58,7 @@ export function nameFacts(view, { lane: code, group, idle }) {
     ["group", view.planned.groups[lane.group]?.label ?? ""], ["about", lane.detail],
     ["host", lane.machine], ["device", hasDevices(view.planned) ? String(lane.device) : ""], ["spans", formatCount(spans)],
   ]
-  return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide"]
+  return [lane.name, facts.filter(([, text]) => text), "Click: fold, hide"]
 }
 
 /** The lane that keys mean: the one whose name was chosen, else that of what is pinned, else the uppermost in view. */
@@ -82,11 +81,10 @@ function addSheet(viewer) {
     const lane = view.planned.lanes[view.lane], key = laneKey(lane), isIn = set => view.layout[set].has(key)
     const [title, facts] = nameFacts(view, { lane: view.lane })
     const put = set => () => { change(viewer, set, key, lane.name); if (isIn("hidden")) sheet.shut(); else fill() }
-    does = { F: put("folded"), P: put("pinned"), H: put("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1) }
+    does = { F: put("folded"), H: put("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1) }
     const button = (text, key) => makeButton(text, { key, onclick: does[key] })
     sheet.fill(title, factList(facts), makeNode("p", { class: "gsl-does" },
-      button(isIn("folded") ? "Open" : "Fold", "F"), button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
-      button("Hide", "H")))
+      button(isIn("folded") ? "Open" : "Fold", "F"), button("Hide", "H")))
   }
   const choose = way => {
     const next = view.laneOrder[view.laneOrder.indexOf(view.lane) + way]
@@ -119,9 +117,9 @@ function addChoices(viewer) {
     menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: memory => view.arrange({ memory }) })
   }
   menu.toggle("Lanes", { label: "Streams without work", get: () => view.layout.idle, set: idle => view.arrange({ idle }) })
-  menu.action("Lanes", { label: "Fold, pin or hide a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })
+  menu.action("Lanes", { label: "Fold or hide a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })
   menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) })
-  menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set(), pinned: new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size + view.layout.pinned.size) })
+  menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set() }), isOff: () => !(view.layout.hidden.size + view.layout.folded.size) })
   menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() })
   const plain = layout => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout)
   view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), kept => {

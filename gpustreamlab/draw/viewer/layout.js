@@ -2,36 +2,33 @@
 
 const FOLDED_PX = 16
 const LAYER_GAP_PX = 1 // Above the memory of a lane, as in draw/_scene.py.
-const PINNED_GAP_PX = 4 // Between the lanes that stay at the top and those that scroll.
 const AWAY_PX = -1e5 // Where lanes are that are not shown.
 
 /** What can be chosen of the lanes; lanes and groups by their keys, which stay the same when the trace is drawn again. */
-export const firstLayout = () => ({ memory: false, idle: false, folded: new Set(), hidden: new Set(), pinned: new Set() })
+export const firstLayout = () => ({ memory: false, idle: false, folded: new Set(), hidden: new Set() })
 
 export const laneKey = ({ name, host }) => host ? `host ${name}` : name
 export const groupKey = ({ label }) => `group ${label.split(" · ")[0]}`
 
 /**
- * Lay the lanes out: `tables` with places of their own, `order` (codes of the shown lanes from the top), and `pinnedPx`, down to
- * which lanes stay in view. `hasSpans` tells of a lane whether anything ran on it. The line for lanes without work, where there are any, is `tables.idle`.
+ * Lay the lanes out: `tables` with places of their own, and `order` (codes of the shown lanes from the top). `hasSpans` tells of a lane whether anything ran on it. The line for lanes without work, where there are any, is `tables.idle`.
  */
 export function layOut(planned, layout, hasSpans) {
   const { head_px: headPx, idle_px: idlePx } = planned
   const places = placesFromTop(planned), groups = groupLanes(planned, places.keys()), keys = planned.lanes.map(laneKey)
-  const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned = isIn("pinned")
+  const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded")
   // Memory is folded until it is asked for, and so is a lane that has nothing else: it is no stream at work.
   const isMemory = ([label]) => label === "memory", isShown = part => layout.memory || !isMemory(part)
   const isIdle = code => planned.lanes[code].parts.length ? !planned.lanes[code].parts.some(isShown) : !planned.lanes[code].host && !hasSpans(code)
   const isAway = code => isIn("hidden")(code) || !layout.idle && isIdle(code)
-  const pinned = groups.flatMap(group => group.lanes).filter(code => isPinned(code) && !isAway(code))
   for (const group of groups) {
     group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group))
-    group.loose = group.lanes.filter(code => !isAway(code) && !isPinned(code))
+    group.loose = group.lanes.filter(code => !isAway(code))
     group.shown = group.isFolded ? [] : group.loose
   }
   // A partition on which nothing ran is still one.
   const headed = groups.filter(group => group.label && (group.loose.length || group.letter && group.lanes.every(isIdle)))
-  const order = [...pinned, ...groups.flatMap(group => group.shown)]
+  const order = groups.flatMap(group => group.shown)
   const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum, [, top, bottom]) => sum + bottom - top + LAYER_GAP_PX, 0)
   const high = code => {
     const lane = planned.lanes[code]
@@ -47,8 +44,6 @@ export function layOut(planned, layout, hasSpans) {
   const moved = (code, px) => lanes[code].top + px - planned.lanes[code].top
   const stripIn = ({ lane, ...strip }) =>
     bordersIn(layout.memory ? lanes[lane] : { folded: true }, px => moved(lane, px), strip)
-  for (const code of pinned) put(code, -1)
-  const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : headPx
   headed.forEach((group, place) => { group.place = place })
   const boxes = []
   for (const group of groups) {
@@ -62,7 +57,7 @@ export function layOut(planned, layout, hasSpans) {
   const idle = count ? { top: y, bottom: y += idlePx, text: `${count} stream${count === 1 ? "" : "s"} without work` } : null
   const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y, idle }
   if (planned.memory) tables.memory = planned.memory.map(strip => ({ ...strip, ...stripIn(strip) }))
-  return { tables, order, pinnedPx }
+  return { tables, order }
 }
 
 function boxOf({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {

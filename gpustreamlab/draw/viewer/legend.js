@@ -1,44 +1,38 @@
 // What the colours mean; a click hides what it stands for.
 
 import { colourBy, hueCount, laneHue } from "./brush.js"
-import { callLabel, nameOf } from "./facts.js"
+import { callLabel, laneText, nameOf } from "./facts.js"
 import { makeButton, makeNode, makeSwatch, Sheet, throttled } from "./nodes.js"
 import { isBlocked, isStray } from "./rows.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
 
-const LEGEND_NAMES = 14
-const LEAST_NAMES = 3
+const LEGEND_HUES = 14
+const LEAST_HUES = 6
 const LEGEND_EVERY_MS = 2000
 const KIND_WORDS = { host: "call", annotation: "NVTX" }
 const WAITING_KINDS = new Set(["range", "annotation", "wait"]) // Outlines; what they hold is drawn on its own, where it is known.
 
-/**
- * Add the legend: names by the time that they take, kinds, partitions.
- *
- * In a live view names keep their places, and new ones come behind, so that none moves away from under the pointer; who stops
- * following gets them sorted anew.
- */
+/** Add the legend: what the colours are, kinds, calls; all names by the time that they take behind its button. */
 export function addLegend(viewer) {
   const { view } = viewer
   const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" })
   const sheet = new Sheet(viewer, "all", "All of the legend", { back: () => chips.querySelector(".gsl-more") })
   viewer.bar.append(chips)
-  const state = { times: new NameTimes(), height: makeNode("span", { class: "gsl-of" }), drawn: "", left: 0, entries: [], order: [] }
+  const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], hues: [], nameCount: 0 }
   const recount = () => {
     state.times.update(view.store, view.tables)
-    state.order = state.times.order(view.isLive ? state.order : [])
     view.strayCount = state.times.strayCount
     draw()
   }
   const draw = () => drawLegend(viewer, { chips, sheet, state })
   const again = throttled(viewer, recount, LEGEND_EVERY_MS)
   view.on("data", what => what === "tables" ? recount() : again()) // New partitions give the bars other hues at once.
-  view.on("state", () => {
-    if (!view.isFollowing) state.order = []
-    recount()
+  view.on("look", property => {
+    if (!FILTER_KEYS.has(property) && property !== "colour" && property !== "hasHatches") return
+    draw()
+    if (sheet.isOpen) fillSheet(view, sheet, state) // Else it is filled when it opens: no name moves away from under the pointer.
   })
-  view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw() })
   let wide = 0
   const observer = new ResizeObserver(([{ contentRect }]) => {
     // Only the width matters, and the height is what is changed here.
@@ -46,51 +40,44 @@ export function addLegend(viewer) {
     wide = contentRect.width
     fitLegend(chips, state)
   })
-  viewer.onPainted(() => {
-    const text = heightText(view)
-    if (state.height.textContent === text) return
-    state.height.textContent = text
-    fitLegend(chips, state)
-  })
   recount()
   observer.observe(chips)
   viewer.atEnd(() => observer.disconnect())
 }
 
-function drawLegend(viewer, { chips, sheet, state }) {
-  const { view } = viewer
-  const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view, state.times), isHue = colourBy(view) === "partition"
-  const calls = callEntries(view, state)
-  const shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds
-  // The lists of all codes are the same for all entries: they need not be compared. Times change with each batch.
-  const hidden = [...FILTER_KEYS].map(group => [...view[group]])
-  const told = [names, calls, kinds, partitions, view.strayCount, hidden, colourNode(view).textContent]
-  const withoutAll = (key, value) => key === "all" || key === "time" ? undefined : value
-  const drawn = JSON.stringify(told, withoutAll)
-  // Times alone are written into the chips that there are: one that is being clicked stays.
-  if (drawn === state.drawn) {
-    retime([chips, sheet.element].flatMap(place => [...place.querySelectorAll(".gsl-chip")]), names)
-    fitLegend(chips, state)
-    return
+/** What there is to tell, by what it is. */
+function allEntries(view, { times }) {
+  const kinds = kindEntries(view, times), calls = callEntries(view, times)
+  return {
+    name: nameEntries(view, times), partition: partitionEntries(view, times), stream: streamEntries(view), calls,
+    kinds: calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds,
   }
+}
+
+function drawLegend(viewer, { chips, sheet, state }) {
+  const { view } = viewer, by = colourBy(view), found = allEntries(view, state), { name: names, kinds, calls } = found, all = found[by]
+  const told = [all.slice(0, LEGEND_HUES), all.length, names.length, kinds, calls, view.strayCount, [...FILTER_KEYS].map(group => [...view[group]]), colourNode(view).textContent]
+  // The lists of all codes are the same for all entries: they need not be compared.
+  const drawn = JSON.stringify(told, (key, value) => key === "all" ? undefined : value)
+  if (drawn === state.drawn) return fitLegend(chips, state)
   state.drawn = drawn
   // Below its button, so that the picture stays in view.
-  const openAll = ({ currentTarget }) => { const { left, bottom } = currentTarget.getBoundingClientRect(); sheet.open({ left, top: bottom + 4 }) }
+  const openAll = ({ currentTarget }) => {
+    const { left, bottom } = currentTarget.getBoundingClientRect()
+    fillSheet(view, sheet, state)
+    sheet.open({ left, top: bottom + 4 })
+  }
   const focused = document.activeElement?.dataset?.entry
   const more = makeButton("", { label: "Show all of the legend", "aria-haspopup": "dialog", class: "gsl-more", onclick: openAll })
-  const chipsFor = entries => entries.map(entry => chip(view, entry)), hues = isHue ? chipsFor(partitions) : []
-  const named = chipsFor(names.slice(0, LEGEND_NAMES)), parts = isHue ? [] : chipsOf(view, "SMs", partitions)
-  const others = [...chipsOf(view, "kind", shownKinds), ...chipsOf(view, "calls", calls)]
-  state.left = names.length - named.length
-  state.entries = [...hues, ...named.slice(0, LEAST_NAMES), state.height, ...parts, ...others, ...named.slice(LEAST_NAMES)]
+  const hues = all.slice(0, LEGEND_HUES).map(entry => chip(view, entry)), others = [...chipsOf(view, "kind", kinds), ...chipsOf(view, "calls", calls)]
+  Object.assign(state, { left: all.length - hues.length, nameCount: by === "name" ? 0 : names.length, hues, entries: [...hues.slice(1, LEAST_HUES), ...others, ...hues.slice(LEAST_HUES)] })
   chips.replaceChildren(
-    colourNode(view), ...hues, ...named, more, ...others, ...parts, // What the hue tells comes first.
-    ...(view.strayCount ? [strayChip(viewer, view.strayCount)] : []), state.height,
+    ...(all.length ? [colourNode(view)] : []), ...hues, more, ...others,
+    ...(view.strayCount ? [strayChip(viewer, view.strayCount)] : []),
     ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => FILTER_KEYS.forEach(group => view[group].size && view.set(group, new Set())) })] : []),
   )
   fitLegend(chips, state)
-  fillSheet(sheet, names.length, chipsFor([...names, ...shownKinds, ...calls, ...partitions]))
-  if (focused) (sheet.isOpen ? sheet.element : chips).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true })
+  if (focused && !sheet.isOpen) chips.querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true })
 }
 
 // A caption and its first entry are one: no line begins between them.
@@ -99,45 +86,52 @@ function chipsOf(view, of, entries) {
   return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : []
 }
 
-/** Keep the legend in one line: the last of its entries are left out; the button for the rest says how many names are. */
-function fitLegend(chips, { entries, left: unnamed }) {
+/** Keep the legend in one line: the last of its entries are left out; the button for the rest says how many those of the hue are. */
+function fitLegend(chips, { entries, hues, left, nameCount }) {
   const more = chips.querySelector(".gsl-more"), last = [...entries]
-  entries.forEach(entry => { entry.hidden = !entry.textContent })
+  entries.forEach(entry => { entry.hidden = false })
   // Without height meanwhile: a second line could make the page scroll, and the scroll bar take the room that is measured.
   Object.assign(chips.style, { height: "0", overflow: "clip" })
-  for (let left = unnamed; ; left += last.pop().matches(".gsl-of") ? 0 : 1) {
-    more.hidden = !left
-    more.textContent = `+ ${formatCount(left)} more`
+  for (;;) {
+    const missing = left + hues.filter(({ hidden }) => hidden).length
+    const words = [missing ? `+ ${formatCount(missing)} more` : "", nameCount ? `${formatCount(nameCount)} name${nameCount === 1 ? "" : "s"}` : ""].filter(Boolean)
+    more.hidden = !words.length
+    more.textContent = words.join(" · ")
     const tops = [...chips.children].filter(child => !child.hidden).map(child => child.offsetTop + child.offsetHeight / 2)
     if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) break
-    last.at(-1).hidden = true
+    last.pop().hidden = true
   }
   Object.assign(chips.style, { height: "", overflow: "" })
 }
 
-function fillSheet(sheet, nameCount, chips) {
-  const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0
-  const list = makeNode("div", { class: "gsl-list" }, ...chips)
-  sheet.fill(`${formatCount(nameCount)} names`, list)
+function fillSheet(view, sheet, state) {
+  const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0, focused = document.activeElement?.dataset?.entry
+  const { name, kinds, calls, partition, stream } = allEntries(view, state)
+  const list = makeNode("div", { class: "gsl-list" }, ...[name, kinds, calls, partition, stream].flat().map(entry => chip(view, entry)))
+  sheet.fill(`${formatCount(name.length)} names`, list)
   list.scrollTop = scrolled
+  if (focused && sheet.isOpen) list.querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true })
 }
-
-/** What the height of bars tells now, where it tells anything: it says more than that there is a bar. */
-const heightText = ({ painted }) => painted?.isDense ? "height: share of time" : ""
 
 /** What colour tells now. */
 function colourNode(view) {
   const by = colourBy(view), isMixed = by === "partition" && view.tables.lanes.some(lane => lane.has_own_hue) // On a card without partitions.
-  return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` })
+  return makeNode("span", { class: "gsl-of", text: `colour: ${by}${isMixed ? " or stream" : ""}` })
 }
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
-function nameEntries(view, { times, order }) {
-  const all = order.filter(code => !callLabel(view, code)), groups = groupNames(view, all.map(code => ({ name: code, ...times.names.get(code) })), view.isLive)
+function nameEntries(view, times) {
+  const all = times.order().filter(code => !callLabel(view, code)), groups = groupNames(view, all.map(code => ({ name: code, busy: times.names.get(code) })))
   view.nameRows = rowsOfNames(times)
   return groups.map(({ text, codes, busy }) => (
     { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), ...nameLook(view, codes) }
   ))
+}
+
+/** Streams that worked, as they stand in the picture. */
+function streamEntries(view) {
+  const { lanes, palette } = view.tables, all = view.usedStreams()
+  return all.map(code => ({ group: "hiddenStreams", codes: [code], all, text: laneText(lanes[code]), fill: palette[laneHue(view.tables, "stream", code)][0] }))
 }
 
 /** By name: the codes of the rows it is in. */
@@ -148,7 +142,7 @@ function rowsOfNames({ rows }) {
 }
 
 /** How the bars of names look that are one in the legend: grey where they have several hues. */
-export function nameLook(view, codes) {
+function nameLook(view, codes) {
   const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view)
   const rows = codes.flatMap(code => view.nameRows.get(code) ?? []), hues = new Set(rows.map(code => laneHue(tables, by, tables.rows[code].lane)))
   const isPale = rows.every(code => tables.rows[code].pale), isRange = rows.every(code => tables.kinds[store.ownRow(code).kind[0]] === "range")
@@ -156,15 +150,15 @@ export function nameLook(view, codes) {
   return { fill: tables.palette[hue][tint], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" }
 }
 
-/** Names that differ by a number as one, with what they have together, the longest first; a live view keeps the places that there are. */
-export function groupNames(view, names, keepsPlaces = false) {
+/** Names that differ by a number as one, with what they have together, the longest first. */
+function groupNames(view, names) {
   const groups = new Map()
-  for (const { name: code, busy, count, max = 0 } of names) {
+  for (const { name: code, busy } of names) {
     const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key)
-    if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count, max: Math.max(found.max, max) }).codes.push(code)
-    else groups.set(key, { text: own, codes: [code], busy, count, max })
+    if (found) Object.assign(found, { text: key, busy: found.busy + busy }).codes.push(code)
+    else groups.set(key, { text: own, codes: [code], busy })
   }
-  return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy)
+  return [...groups.values()].sort((a, b) => b.busy - a.busy)
 }
 
 /** The name with a star for each number that stands by itself: names that differ by such a number are one; as analysis.name_group. */
@@ -186,8 +180,8 @@ function kindEntries(view, { kinds }) {
 }
 
 /** Calls of the host by what they are for; each class stands for all of its names. */
-function callEntries(view, { order, times }) {
-  const all = order.filter(code => callLabel(view, code))
+function callEntries(view, times) {
+  const all = times.order().filter(code => callLabel(view, code))
   // Any call may block the host: what that looks like is told also where no name stands for it.
   const isTold = ({ codes, text }) => codes.length || (text === "synchronise" && times.hasBlocked)
   const { palette, call_styles: calls } = view.tables, first = hueCount(view.tables) + 1
@@ -230,17 +224,6 @@ function chipAbout({ text, time, codes, isCall }) {
   return time ? `${text}, ${count}${time} in all` : text
 }
 
-function retime(chips, names) {
-  const byEntry = new Map(names.map(entry => [entryKey(entry), entry]))
-  for (const chip of chips) {
-    const entry = byEntry.get(chip.dataset.entry), small = chip.querySelector("small")
-    if (!entry || !small || small.textContent === entry.time) continue
-    small.textContent = entry.time
-    chip.title = chipAbout(entry)
-    chip.setAttribute("aria-label", chip.title)
-  }
-}
-
 function toggleEntry(view, { group, codes }) {
   const hidden = new Set(view[group]), isHidden = codes.every(code => hidden.has(code))
   for (const code of codes) hidden[isHidden ? "delete" : "add"](code)
@@ -248,13 +231,13 @@ function toggleEntry(view, { group, codes }) {
 }
 
 /** Whether all others are hidden. */
-export function isAlone(view, { group, codes, all }) {
+function isAlone(view, { group, codes, all }) {
   const own = new Set(codes)
   return view[group].size > 0 && all.every(code => view[group].has(code) !== own.has(code))
 }
 
 /** Hide all others; where that is so already, show them again. */
-export function showOnly(view, entry) {
+function showOnly(view, entry) {
   const own = new Set(entry.codes)
   view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter(code => !own.has(code))))
 }
@@ -262,7 +245,7 @@ export function showOnly(view, entry) {
 // How much time each name takes, kept up to date from what was appended since: a live session may hold millions of spans.
 class NameTimes {
   constructor() {
-    this.names = new Map() // By name code: {busy, count}, of all spans, hidden or not.
+    this.names = new Map() // By name code: how long its spans took, hidden or not.
     this.kinds = new Set()
     this.partitions = new Set() // Codes of those in which anything ran.
     this.strayCount = 0 // Work that left its stream.
@@ -281,25 +264,21 @@ class NameTimes {
       countSpans(row, this.rows[code])
     }
     this.names.clear()
-    for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count)
+    for (const { names } of this.rows) for (const [code, busy] of names) addTime(this.names, code, busy)
     this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]))
     this.partitions = new Set(this.rows.flatMap(({ partitions }, code) => lanes[rows[code].lane].host ? [] : [...partitions]))
     this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0)
     this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked)
   }
 
-  /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
-  order(known = []) {
-    const { names } = this, kept = known.filter(code => names.has(code)), isKept = new Set(kept)
-    const fresh = [...names.keys()].filter(code => !isKept.has(code))
-    return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)]
-  }
+  /** Codes of the names that there are, those that take most time first. */
+  order() { return [...this.names.keys()].sort((a, b) => this.names.get(b) - this.names.get(a) || a - b) }
 }
 
 function countSpans(row, known) {
   const { name, kind, partition, length, hasWork } = row
   for (let i = known.length; i < length; i += 1) {
-    addTimes(known.names, name[i], row.busyAt(i), 1)
+    addTime(known.names, name[i], row.busyAt(i))
     if (kind[i] !== kind[i - 1]) known.kinds.add(kind[i]) // Mostly they are the same: a set is asked a million times less.
     if (partition[i] !== partition[i - 1]) known.partitions.add(partition[i])
     if (hasWork && isStray(row, i)) known.strays += 1
@@ -308,8 +287,4 @@ function countSpans(row, known) {
   known.length = length
 }
 
-function addTimes(sums, code, busy, count) {
-  const sum = sums.get(code)
-  if (!sum) sums.set(code, { busy, count })
-  else { sum.busy += busy; sum.count += count }
-}
+const addTime = (sums, code, busy) => sums.set(code, (sums.get(code) ?? 0) + busy)

@@ -56,6 +56,6 @@ function newNote(view, at) {
   const of = (start, end, lane) => ({ time: traceTime(view, start), end: end === null ? null : traceTime(view, end), stream: tables.lanes[lane]?.name ?? null, text: "" })
   if (pinned) return of(...timesOf(view, pinned), tables.rows[pinned.row].lane)
   if (gap) return of(gap.start, gap.end, gap.lane)
-  if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1)
+  if (selection) return of(selection.start, selection.end, -1)
   return of(at, null, -1)
 }

@@ -8,7 +8,7 @@ import { firstFit, paintCard } from "./paint_card.js"
 import { paintEdges, paintOwnEdges, paintOwnLaunches } from "./paint_edges.js"
 import { paintCaret, paintGroups, paintLaneLabels, paintShades } from "./paint_lanes.js"
 import { paintMarks, paintOpen } from "./paint_marks.js"
-import { paintMoreLanes, paintOutlines, paintRuler, paintSelection } from "./paint_overlay.js"
+import { paintMoreLanes, paintOutlines, paintSelection } from "./paint_overlay.js"
 import { paintLit } from "./went.js"
 import { paintSigns, paintWhy } from "./paint_why.js"
 import { formatBase, formatCount, tickBase } from "./units.js"
@@ -48,16 +48,14 @@ export class Painter {
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     this.items.length = 0
     view.painted = {items: this.items, segments: []}
-    view.eachPane(() => paintShades(ctx, this))
+    paintShades(ctx, this)
     paintEdges(ctx, this) // Below the bars, so that their names can be read.
-    view.eachPane(() => {
-      paintBars(ctx, this)
-      paintMemory(ctx, this)
-      paintLaneLabels(ctx, this)
-    })
+    paintBars(ctx, this)
+    paintMemory(ctx, this)
+    paintLaneLabels(ctx, this)
     paintCard(ctx, this)
     paintMarks(ctx, this)
-    view.eachPane(() => paintGroups(ctx, this)) // Above lines.
+    paintGroups(ctx, this) // Above lines.
     paintOpen(ctx, this)
     paintMemoryLabels(ctx, this)
     paintIdle(ctx, this)
@@ -75,7 +73,6 @@ export class Painter {
     paintWhy(ctx, this)
     paintOutlines(ctx, this)
     paintSigns(ctx, this)
-    paintRuler(ctx, this)
     paintMoreLanes(ctx, this)
   }
 }

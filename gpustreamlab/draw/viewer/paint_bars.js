@@ -4,6 +4,7 @@
 
 import { BAR_INK, clipLanes, DIM_SHADE, HOLLOW, OPEN, openShade, setPen, SHADES, SOLID } from "./brush.js"
 import { binWidth, decimate } from "./lod.js"
+import { Pixels } from "./pixels.js"
 import { isStray } from "./rows.js"
 
 const WIDE_PX = 4 // From here on a span has a bar of its own.
@@ -95,20 +96,12 @@ const isOne = ({first, last}, i) => first[i] === last[i]
 
 function fillBoxes(ctx, painter, segments, {x, w, ns}) {
   const {view, items, looks, ratio, hatches} = painter, edge = Math.max(1, Math.round(ratio)), pale = openShade(painter.theme)
+  const isNarrow = i => w[i] < WIDE_PX * ratio || !isOne(items, i)
+  paintNarrow(ctx, painter, segments, {x, w, ns}, {isNarrow, edge, pale})
   eachItem(segments, (i, segment) => {
+    if (isNarrow(i)) return
     const {columns, top, height} = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at)
     const isDim = view.matches && !isMatch(painter, segment, i)
-    if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
-      const share = Math.min(1, items.busy[i] / ns[i]), isHost = view.tables.lanes[columns.lane].host
-      const isHollow = !isHost && (shape === OPEN || columns.isPale)
-      view.painted.isDense ||= !isOne(items, i) // For the legend.
-      const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height))
-      const box = {left: x[i], top: top + height - load, width: w[i], height: load, edge}, code = looks.load(columns, at)
-      ctx.fillStyle = looks.shades[code][isDim ? (isHollow ? 1 : DIM_SHADE) : isHollow ? pale : SHADES]
-      ctx.fillRect(box.left, box.top, box.width, box.height)
-      if (isHollow) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], true)
-      return
-    }
     const full = shape === OPEN || columns.isPale ? (isDim ? 1 : pale) : isDim ? DIM_SHADE : SHADES
     const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
     if (shape === HOLLOW && columns.isPale && !isDim) {
@@ -124,6 +117,23 @@ function fillBoxes(ctx, painter, segments, {x, w, ns}) {
     ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio)
     ctx.fillRect(x[i], top, w[i] - edge, height)
   })
+}
+
+// What is too narrow for a bar of its own, below all that is not.
+function paintNarrow(ctx, painter, segments, {x, w, ns}, {isNarrow, edge, pale}) {
+  const {view, items, looks, ratio} = painter, {frame: {left, right}} = view, [originX, originY] = [left, view.lanesTop()].map(px => Math.round(px * ratio))
+  const pixels = painter.narrow ??= new Pixels()
+  pixels.resize(Math.max(1, Math.round(right * ratio) - originX), Math.max(1, Math.round(view.lanesBottom() * ratio) - originY))
+  eachItem(segments, (i, segment) => {
+    if (!isNarrow(i)) return
+    const {columns, top, height} = devicePx(segment, ratio), at = items.first[i]
+    const isDim = view.matches && !isMatch(painter, segment, i), share = Math.min(1, items.busy[i] / ns[i])
+    const isHollow = !view.tables.lanes[columns.lane].host && (columns.isPale || looks.shape(columns, at) === OPEN)
+    const load = Math.max(Math.min(height, Math.round(LEAST_LOAD_PX * ratio)), Math.round(share * height)), y = top + height - load - originY, code = looks.load(columns, at)
+    pixels.rect(x[i] - originX, y, w[i], load, looks.shades[code][isDim ? (isHollow ? 1 : DIM_SHADE) : isHollow ? pale : SHADES])
+    if (isHollow) for (const line of [y, y + load - edge]) pixels.rect(x[i] - originX, line, w[i], edge, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code])
+  })
+  ctx.drawImage(pixels.paint(), originX, originY)
 }
 
 // A line under the bars that match, and the bins that hold a match: what a search found stands out at every zoom.
@@ -165,7 +175,7 @@ function labelBoxes(ctx, painter, segments, {x, w}) {
   setPen(ctx, BAR_INK, 11)
   eachItem(segments, (i, {columns, top, bottom}) => {
     if ((top + bottom) / 2 < low || (top + bottom) / 2 > high) return // Half a name says nothing.
-    if (bottom - top < MIN_LABELLED_PX || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return
+    if (view.isUnderFold((x[i] + w[i]) / ratio, bottom) || bottom - top < MIN_LABELLED_PX || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return
     const left = Math.max(x[i] / ratio, frame.left) + 2, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 3
     labelBar(ctx, painter, columns, items.first[i], {left, room: right - left, middle: (top + bottom) / 2})
   })

@@ -1,28 +1,31 @@
 // The card, above all lanes: its SMs by what its work can have had, and its copies; below them when kernels were captured.
 
-import { BAR_INK, clipTo, colourBy, hatchShape, laneHue, OPEN_STRIP, setPen, TINTS } from "./brush.js"
+import { BAR_INK, clipTo, colourBy, laneHue, OPEN_STRIP, setPen, TINTS } from "./brush.js"
 import { cardLayers, stackLayers } from "./card.js"
 import { exactTime } from "./facts.js"
 import { nearPx } from "./paint_edges.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
+import { Pixels } from "./pixels.js"
 import { formatCount } from "./units.js"
 
-const RUN_GAP_PX = 2
-const STEP_SLACK = 1e-3
-const SMS_LABEL_PX = 38, SMS_LABEL_HIGH_PX = 13 // An area of that size is labelled with its SMs.
+const RUN_GAP = 2 // Columns.
+const SMS_LABEL_PX = 38, SMS_LABEL_HIGH_PX = 12 // An area of that size is labelled with its SMs.
+const MOST_LABELLED = 24 // Of more areas none is.
 const LEAST_LABELLED_PX = 8
 
 export function paintCard(ctx, painter) {
-  const {view, theme, texts} = painter, {frame, tables} = view, columns = Math.max(1, Math.round(frame.right - frame.left))
-  for (const row of tables.card_rows) {
+  const {view, theme, texts, ratio} = painter, {frame, tables} = view, width = Math.max(1, Math.round((frame.right - frame.left) * ratio))
+  painter.card ??= new Pixels()
+  painter.card.resize(width, Math.max(1, Math.round(view.parts.headPx * ratio)))
+  ctx.fillStyle = theme.shade
+  const told = tables.card_rows.map(row => {
+    ctx.fillRect(frame.left, frame.top + row.top, frame.right - frame.left, row.bottom - row.top)
+    return [row, paintStack(painter.card, painter, row, {x0: view.x0, x1: view.x1, columns: width})]
+  })
+  if (told.length) ctx.drawImage(painter.card.paint(), frame.left, frame.top, frame.right - frame.left, painter.card.height / ratio)
+  for (const [row, areas] of told) {
     const box = {left: frame.left, right: frame.right, top: frame.top + row.top, bottom: frame.top + row.bottom}
-    ctx.fillStyle = theme.shade
-    ctx.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top)
-    const layers = cardLayers(view.store, tables, row, view.x0, view.x1, columns, (lane, band) => fillOf(painter, lane, band)), count = layers[0]?.mean.length ?? 0
-    const own = row.kind === "sms" ? ownSms(view, count) : []
-    clipTo(ctx, box.left, box.top, box.right, box.bottom, () => {
-      for (const [layer, low, high] of stackLayers(layers, own, row.most)) paintArea(ctx, painter, row, layer, low, high, box)
-    })
+    if (row.kind === "sms" && areas.length < MOST_LABELLED) labelSms(ctx, painter, areas, box, row.most)
     if (box.bottom - box.top < LEAST_LABELLED_PX) continue
     setPen(ctx, theme.soft, 11, "right")
     ctx.fillText(firstFit(ctx, texts, [row.label, row.label.split(" · ").at(-1)], box.left - LABEL_GAP_PX - 2), box.left - LABEL_GAP_PX, (box.top + box.bottom) / 2)
@@ -31,31 +34,30 @@ export function paintCard(ctx, painter) {
   if (strip) paintCapture(ctx, painter, {left: frame.left, top: frame.top + strip.top, bottom: frame.top + strip.bottom})
 }
 
+/** Put what a row of the card tells of a window into pixels, in the colours of its bars, pale where ranges count; return its areas. */
+export function paintStack(pixels, painter, row, {x0, x1, columns}) {
+  const {view, ratio, hatches} = painter, {store, tables} = view, alpha = row.kind === "sms" && tables.header.counts_ranges ? OPEN_STRIP : 1
+  const layers = cardLayers(store, tables, row, x0, x1, columns, (lane, band) => fillOf(painter, lane, band)), count = layers[0]?.mean.length ?? 0
+  const areas = stackLayers(layers, row.kind === "sms" ? ownSms(view, count, x0, x1) : [], row.most)
+  for (const [{lane, band: place}, low, high] of areas) {
+    const band = row.kind === "sms" ? bandOf(view, lane, place) : null, mask = band && painter.hasHatch(band.hatch) ? hatches.mask(band.hatch, ratio) : null
+    pixels.stack({low, high, scale: Math.round((row.bottom - row.top) * ratio) / row.most, bottom: Math.round(row.bottom * ratio)}, fillOf(painter, lane, place), alpha, mask)
+  }
+  return areas
+}
+
 // How many SMs each partition keeps for itself in each column, idle or not; the whole card, which is the last band, keeps none.
-function ownSms(view, count) {
+function ownSms(view, count, x0, x1) {
   const {bands, own_sms: layouts} = view.tables
   if (bands.length < 2) return []
-  const ns = (view.x1 - view.x0) / count, none = bands.slice(1).map(() => 0)
-  return Array.from({length: count}, (_, column) => layouts.findLast(([time]) => time <= view.x0 + (column + 0.5) * ns)?.[1].slice(0, -1) ?? none)
+  const ns = (x1 - x0) / count, none = bands.slice(1).map(() => 0)
+  return Array.from({length: count}, (_, column) => layouts.findLast(([time]) => time <= x0 + (column + 0.5) * ns)?.[1].slice(0, -1) ?? none)
 }
 
 // The partition whose colour work has, where colour tells partitions and the card has any.
 const bandOf = (view, lane, place) => colourBy(view) === "partition" && !view.tables.lanes[lane].has_own_hue ? view.tables.bands[place] : null
 
 const fillOf = ({view, looks}, lane, place) => bandOf(view, lane, place)?.fill ?? looks.fills[laneHue(view.tables, colourBy(view), lane) * TINTS]
-
-// What one layer takes, in the colour of its bars; where ranges count it is pale.
-function paintArea(ctx, painter, {kind, most}, {lane, band: place}, low, high, box) {
-  const {tables} = painter.view, band = bandOf(painter.view, lane, place)
-  const shape = stepShape(low, high, box, most), isOpen = kind === "sms" && tables.header.counts_ranges
-  ctx.fillStyle = fillOf(painter, lane, place)
-  ctx.globalAlpha = isOpen ? OPEN_STRIP : 1
-  ctx.fill(shape)
-  ctx.globalAlpha = 1
-  if (!band || kind !== "sms") return
-  hatchShape(ctx, painter, band.hatch, shape)
-  labelSms(ctx, painter, band, {low, sms: high.map((sms, column) => sms - low[column])}, box, most)
-}
 
 /** What the card tells at a place of the figure: a title and pairs of label and text; null where there is none. */
 export function cardAt(view, px, py) {
@@ -65,10 +67,10 @@ export function cardAt(view, px, py) {
   const row = tables.card_rows.find(isIn)
   if (!row) return null
   const isSms = row.kind === "sms", title = isSms ? `${row.label}, as many as work can have had` : row.label
-  const about = isSms ? "by grid and blocks, at most those of its partition" : "by stream"
+  const about = isSms ? "by grid and blocks, at most those of its partition" : row.lines ? `up to ${formatCount(row.most)}` : "by stream"
   if (px < frame.left) return [title, [["about", about]]]
   const at = view.timeAt(px), layers = cardLayers(store, tables, row, at, at + nsPerPx, 1).filter(({mean}) => mean[0] > 1e-3)
-  const said = layers.map(({lane, mean}) => [tables.lanes[lane].label, isSms ? `${Number(mean[0].toPrecision(3))} SMs` : "copies"])
+  const said = layers.map(({lane, mean}) => [tables.lanes[lane].label, isSms ? `${Number(mean[0].toPrecision(3))} SMs` : row.lines ? String(Number(mean[0].toPrecision(4))) : "copies"])
   return [title, [["at", exactTime(at)], ...said, ["about", about]]]
 }
 
@@ -89,22 +91,30 @@ function paintCapture(ctx, {view, theme, texts}, {left, top, bottom}) {
   ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2)
 }
 
-// Write a number of SMs where it begins to be another one than written before, if it stays for long enough.
-function labelSms(ctx, {texts}, band, {low, sms}, {left, right, bottom, top}, most) {
-  const scale = (bottom - top) / most, columns = sms.length, px = (right - left) / columns
-  let written = 0
-  setPen(ctx, BAR_INK, 11, "left", "bold")
-  for (let from = 0, to; from < columns; from = to) {
-    to = runEnd(sms, low, from)
-    const room = (to - from) * px
-    if (room < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue
-    written = sms[from]
-    const text = `${band.letter} ${formatCount(Math.round(written))}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale
-    if (width + 8 > room) continue
-    ctx.fillStyle = band.fill
-    ctx.fillRect(left + from * px + 3, middle - 7, width + 4, 14)
-    ctx.fillStyle = BAR_INK
-    ctx.fillText(text, left + from * px + 5, middle + 0.5)
+// Write of each area its number of SMs where that begins to be another one than written before, if it stays for long enough: in it,
+// or above it where it is too low and nothing lies above. What lies in several areas is written once, in all.
+function labelSms(ctx, painter, areas, {left, right, bottom, top}, most) {
+  const {texts, theme, view} = painter, scale = (bottom - top) / most, told = new Map()
+  for (const [layer, low, high] of areas) {
+    const sms = high.map((border, column) => border - low[column]), {lane, band: place} = layer, band = bandOf(view, lane, place), px = (right - left) / sms.length
+    const own = areas.filter(([other]) => other === layer), all = column => own.reduce((sum, [, from, to]) => sum + to[column] - from[column], 0)
+    let written = told.get(layer) ?? 0
+    setPen(ctx, BAR_INK, 11, "left", "bold")
+    for (let from = 0, to; from < sms.length; from = to) {
+      to = runEnd(sms, low, from)
+      if ((to - from) * px < SMS_LABEL_PX || sms[from] < 0.5) continue // Most of many columns.
+      const number = all(from), isHigh = sms[from] * scale >= SMS_LABEL_HIGH_PX, text = `${band?.letter ?? ""} ${formatCount(Math.round(number))}`.trim(), width = texts.width(ctx, text)
+      if ((to - from) * px < width + 8 || Math.abs(number - written) < 0.5) continue
+      const until = from + Math.ceil((width + 8) / px), isTop = () => areas.every(([, , other]) => other.subarray(from, until).every((border, at) => border < high[from + at] + 0.01))
+      if (!isHigh && (high[from] * scale > bottom - top - 12 || !isTop())) continue
+      told.set(layer, written = number)
+      const x = left + from * px + 3
+      const middle = bottom - (isHigh ? (low[from] + high[from]) / 2 : high[from]) * scale - (isHigh ? 0 : 7)
+      ctx.fillStyle = fillOf(painter, lane, place)
+      if (isHigh) ctx.fillRect(x, middle - 6, width + 4, 12) // No hatch behind it.
+      ctx.fillStyle = isHigh ? BAR_INK : theme.ink
+      ctx.fillText(text, x + 2, middle + 0.5)
+    }
   }
 }
 
@@ -112,42 +122,8 @@ function labelSms(ctx, {texts}, band, {low, sms}, {left, right, bottom, top}, mo
 function runEnd(sms, low, from) {
   const isSame = column => Math.abs(sms[column] - sms[from]) < 0.01 && Math.abs(low[column] - low[from]) < 0.01
   let to = from + 1
-  for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1
+  for (let column = to; column < sms.length && column <= to + RUN_GAP; column++) if (isSame(column)) to = column + 1
   return to
-}
-
-// The area between two step lines, given by the mean of each of the equal columns of a box.
-export function stepShape(low, high, {left, right, top, bottom}, most) {
-  const shape = new Path2D(), scale = (bottom - top) / most, px = (right - left) / high.length
-  const above = stepLine(high, left, px), below = stepLine(low, left, px)
-  for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale)
-  for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale)
-  shape.closePath()
-  return shape
-}
-
-// Corners of a step line: x, value, x, value …
-function stepLine(values, left, px) {
-  const corners = [left, values[0]]
-  let level = values[0]
-  for (let column = 1; column < values.length; column++) {
-    if (values[column] === level) continue
-    const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1]
-    const x = left + (column + (share ?? 0)) * px
-    corners.push(x, level, x, next)
-    level = next
-  }
-  corners.push(left + values.length * px, level)
-  return corners
-}
-
-// Where in a column the one step is of which its mean tells, as a share of the column; null where there may be more.
-function stepWithin(values, column) {
-  const before = values[column - 1], mean = values[column], after = values[column + 1]
-  if (column + 2 >= values.length || !((before < mean && mean < after) || (before > mean && mean > after))) return null
-  const slack = STEP_SLACK * Math.abs(before - after)
-  if (Math.abs(values[column + 2] - after) > slack || (column > 1 && Math.abs(values[column - 2] - before) > slack)) return null
-  return (mean - after) / (before - after)
 }
 
 export function firstFit(ctx, texts, words, room) {

@@ -22,21 +22,18 @@ export function paintShades(ctx, {view, theme, looks}) {
   })
 }
 
-// A partition's line stays at the top as long as one of its lanes is in view. Pinned lanes are above all of them.
+// A partition's line stays at the top as long as one of its lanes is in view.
 export function paintGroups(ctx, painter) {
   const {view} = painter
   clipLanes(ctx, view, 0, () => {
     for (const [group, box] of groupBoxes(view)) paintGroup(ctx, painter, group, box)
-    if (view.pane !== "pinned") return
-    ctx.fillStyle = painter.theme.soft
-    ctx.fillRect(0, view.lanesBottom() - 1, view.frame.right, 1)
   })
 }
 
 // The groups in view, each with where it is and where its line is.
 export function groupBoxes(view) {
-  const lanesTop = view.frame.top + view.pinnedPx, boxes = []
-  for (const group of view.pane === "pinned" ? [] : view.tables.groups) {
+  const lanesTop = view.lanesTop(), boxes = []
+  for (const group of view.tables.groups) {
     const top = view.yAt(group.top), bottom = view.yAt(group.bottom), headPx = group.head_bottom - group.top
     if (bottom <= lanesTop || top >= view.lanesBottom()) continue
     boxes.push([group, {top, bottom, headPx, headTop: Math.min(Math.max(top, lanesTop), bottom - headPx)}])

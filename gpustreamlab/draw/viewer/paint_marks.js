@@ -10,7 +10,7 @@ const MARK_RANKS = {layout: 0, mark: 1, cell: 2}
 const MARK_HIT_PX = 4
 const LINE_GAP_PX = 2
 
-export const markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft
+const markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft
 const markRank = ({kind}) => MARK_RANKS[kind]
 
 export function paintMarks(ctx, painter) {

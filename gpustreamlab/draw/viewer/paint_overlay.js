@@ -1,4 +1,4 @@
-// What follows the pointer or the user: outlines, the selection, the ruler, and signs of what is out of view.
+// What follows the pointer or the user: outlines, the selection, and signs of what is out of view.
 // It is on a layer of its own, so that the bars are not painted again for it.
 
 import { clipLanes, setPen } from "./brush.js"
@@ -36,10 +36,13 @@ export function boxOf(view, hit) {
   return {left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top)}
 }
 
-export function paintSelection(ctx, {view, theme}) {
+// What was selected, and how long it is.
+export function paintSelection(ctx, painter) {
+  const {view, theme} = painter
   if (!view.selection) return
-  const {start, end, lanes} = view.selection, seen = view.visibleLanes().filter(code => !lanes || lanes.has(code))
-  tint(ctx, view, start, end, seen, theme.accent, view.frame.top, view.lanesPx)
+  const {start, end} = view.selection
+  tint(ctx, view, start, end, view.visibleLanes(), theme.accent, view.frame.top, view.lanesPx, (left, right) =>
+    paintPill(ctx, painter, formatNs(end - start), (left + right) / 2, view.lanesTop() + 12, {fill: theme.accent, ink: theme.paper, isBold: true}))
 }
 
 // A window of time, tinted in some lanes, with lines at its ends; `paint` is told its borders in px.
@@ -57,28 +60,6 @@ export function tint(ctx, view, start, end, lanes, colour, top, height, paint = 
     for (const x of [left, right - 1]) ctx.fillRect(x, top, 1, height)
     paint(left, right)
   })
-}
-
-// Two lines and how long it is between them.
-export function paintRuler(ctx, painter) {
-  const {view, theme} = painter
-  if (!view.ruler) return
-  const {start, end} = view.ruler, {frame} = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end))
-  const bottom = frame.top + view.parts.innerPx, middle = view.lanesTop() + 12
-  ctx.fillStyle = theme.accent
-  for (const x of [a, b]) if (x >= frame.left && x <= frame.right) ctx.fillRect(Math.round(x), frame.top, 1, bottom - frame.top)
-  const left = Math.max(frame.left, a), right = Math.min(frame.right, b)
-  if (right < left) return
-  ctx.fillRect(left, middle, right - left, 1)
-  if (right - left > 14) for (const [x, way] of [[a, 1], [b, -1]]) {
-    if (x < frame.left || x > frame.right) continue
-    ctx.beginPath()
-    ctx.moveTo(x, middle + 0.5)
-    ctx.lineTo(x + way * 7, middle - 3.5)
-    ctx.lineTo(x + way * 7, middle + 4.5)
-    ctx.fill()
-  }
-  paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, {fill: theme.accent, ink: theme.paper, isBold: true})
 }
 
 // A short text on a ground of its own, within the frame.
@@ -109,7 +90,7 @@ export function paintMoreLanes(ctx, painter) {
     // A lane of which no more than its begin is seen is one that is looked for below.
     const count = Math.max(1, seen.filter(isMostly).length), below = laneOrder.length - above - count, shown = `${formatCount(count)} of ${formatCount(laneOrder.length)}`
     if (above) say([`▴ ${formatCount(above)} above`], view.lanesTop() + 12)
-    const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`]
+    const words = [`▾ ${shown} ${word} shown: scroll`, `▾ ${shown} ${word}`, `▾ ${shown}`]
     if (below) say(words, view.lanesBottom() - 12)
   }
 }

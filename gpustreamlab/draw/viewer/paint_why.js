@@ -1,6 +1,6 @@
 // Signs in the picture: of causes of late work, hazards, strays, waits of the host, notes; and what is shown of the one that was chosen.
 
-import { clipLanes, setPen } from "./brush.js"
+import { clipTo, setPen } from "./brush.js"
 import { outline, paintPill, tint } from "./paint_overlay.js"
 import { formatNs } from "./units.js"
 import { reasonsOf, shownPiece } from "./why.js"
@@ -40,6 +40,7 @@ function signsIn(view) {
     }
     // A note stands above what it is about; what is of no lane stands above all, wherever they are scrolled to.
     const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2)
+    if (piece.lane >= 0 && view.isUnderFold(x, y)) continue
     const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 }
     places.push(sign)
     signs.push(sign)
@@ -59,7 +60,7 @@ function freePlace(places, from, least, isLongest) {
 export function paintSigns(ctx, { view, theme }) {
   const signs = signsIn(view)
   paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0))
-  clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)))
+  clipTo(ctx, 0, view.lanesTop() - SMALL_SIGN_PX, view.frame.right, view.lanesBottom(), () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0))) // Those on the edge of the first row are whole.
 }
 
 function paintEach(ctx, view, theme, signs) {

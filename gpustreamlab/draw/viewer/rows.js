@@ -20,7 +20,7 @@ export class Row extends Intervals {
     // Goes up where spans come in between or go: then more changed than what was appended.
     this.edits = 0
     // By reader: how many spans it has taken in. Less again where spans come in between or go.
-    this.seen = { lane: 0, partition: 0, filter: 0, kinds: 0 }
+    this.seen = { lane: 0, filter: 0, kinds: 0 }
     for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0)
     // Whether anything is known of device work: else its columns are not stored.
     this.hasWork = false

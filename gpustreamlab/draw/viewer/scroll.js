@@ -18,9 +18,9 @@ function addBar(viewer) {
   figureElement.append(bar)
   const place = () => {
     bar.hidden = !view.canScroll
-    const top = view.frame.top + view.pinnedPx
+    const top = view.lanesTop()
     Object.assign(bar.style, {left: `${view.frame.right + 3}px`, top: `${top}px`, height: `${view.lanesBottom() - top}px`})
-    inner.style.height = `${view.tables.height_px - view.pinnedPx}px`
+    inner.style.height = `${view.tables.height_px - view.parts.headPx}px`
     if (Math.abs(bar.scrollTop - view.scrollPx) >= 1) bar.scrollTop = view.scrollPx
   }
   view.on("look", property => property === "scrollPx" && place())

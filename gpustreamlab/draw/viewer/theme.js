@@ -10,7 +10,7 @@ const THEME_DELAYS_MS = [60, 300, 1000]
 const colourContext = (() => { let ctx = null; return () => ctx || (ctx = document.createElement("canvas").getContext("2d")) })()
 
 // Any colour of CSS as [r, g, b, alpha].
-function parseColour(text) {
+export function parseColour(text) {
   const ctx = colourContext()
   ctx.fillStyle = "#000000"
   ctx.fillStyle = text

@@ -8,10 +8,11 @@ import { marksAt } from "./paint_marks.js"
 import { cardAt } from "./paint_card.js"
 import { signAt } from "./paint_why.js"
 import { formatCount } from "./units.js"
+import { waitFacts } from "./waits.js"
 import { reasonsOf } from "./why.js"
 
 const TIP_GAP_PX = 12
-const TIP_MARKS = 5
+const TIP_MARKS = 5, TIP_WAITS = 2
 const MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" }
 
 /** Show the facts of what is under the pointer, without covering it. */
@@ -81,7 +82,7 @@ function signTitle(view, { number, sign }) {
   return sign === String(number) ? `${sign}. ${head}` : head
 }
 
-const hitNodes = (view, hit) => tipNodes(hitTitle(view, hit), hitFacts(view, hit), isSpan(hit) ? [] : ["Too narrow to draw apart: zoom in"])
+const hitNodes = (view, hit) => tipNodes(hitTitle(view, hit), [...hitFacts(view, hit), ...waitFacts(view, hit).filter(([label]) => label === "waited for").slice(0, TIP_WAITS)], isSpan(hit) ? [] : ["Too narrow to draw apart: zoom in"])
 
 /** The text and time of each mark; there are several where their lines are as near as that. */
 function markNodes(marks) {

@@ -1,12 +1,10 @@
-// When each lane and each partition was busy: unions of counted spans, brought up to date from what was appended since. And how
-// many lanes and SMs that are: exact means over columns of pixels.
+// When each lane was busy: unions of counted spans, brought up to date from what was appended since; and how much of each column of
+// pixels that is.
 
 import { gallop, Intervals, lowerBound, uniteAll, upperBound } from "./arrays.js"
 import { Row } from "./rows.js"
-import { columnEdge, LaneSteps } from "./steps.js"
 
 const busyUnions = new WeakMap()
-const MANY_LANES = 48 // From how many on their number is kept as steps: one search a frame instead of one for each lane.
 
 /** The unions of a store; they last as long as it does. */
 export function unionsOf(store, tables) {
@@ -17,22 +15,13 @@ export function unionsOf(store, tables) {
 }
 
 class BusyUnions {
-  constructor(store) {
-    this.store = store
-    this.evictions = -1
-    this.slots = []
-  }
+  constructor(store) { Object.assign(this, { store, evictions: -1 }) }
 
-  /** Count the kinds, and stack the partitions, of these tables from now on. */
+  /** Count the kinds of these tables from now on. */
   use(tables) {
     const counted = countedKey(tables)
-    // The codes that mean one partition of one size share a slot.
-    const slots = tables.partitions.map(({ band, sms, text }) => `${band} ${sms} ${text}`)
-    const isKnown = this.counted === counted && this.evictions === this.store.evictions
-    // Spans may come before the entry of their partition does.
-    const isMissed = this.slotUnions?.has(undefined) && slots.length > this.slots.length
-    if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted)
-    Object.assign(this, { slots, tables, ...countingOf(tables) })
+    if (this.counted !== counted || this.evictions !== this.store.evictions) this.reset(counted)
+    Object.assign(this, countingOf(tables))
   }
 
   /** Unions of the lanes on which something counted ran. */
@@ -47,35 +36,14 @@ class BusyUnions {
     return this.laneUnions.get(code) ?? null
   }
 
-  /** The union of what uses the SMs of a partition, of all codes that mean it, in some rows. */
-  partition(code, rows) {
-    const codes = [...this.slots.keys()].filter(other => other === code || this.slots[other] === this.slots[code])
-    const lists = rows.filter(row => !this.tables.lanes?.[row.lane]?.host).flatMap(row => codes.map(own => this.countedIntervals(row, 0, own)))
-    return uniteAll(lists.filter(list => list.length))
-  }
-
-  /** The number of busy lanes as steps, where lanes are many; else null. */
-  laneSteps() {
-    this.updateLanes()
-    if (this.laneUnions.size < MANY_LANES) return null
-    if (!this.steps) this.steps = new LaneSteps().update(-Infinity, this.lanes())
-    else if (this.lanesFrom < Infinity) this.steps.update(this.lanesFrom, this.lanes())
-    this.lanesFrom = Infinity
-    return this.steps
-  }
-
   reset(counted) {
     this.counted = counted
     this.evictions = this.store.evictions
     this.laneUnions = new Map()
-    this.slotUnions = new Map()
-    this.stack = this.steps = null
-    // From when on lanes have changed since the steps were built.
-    this.lanesFrom = Infinity
     // Rows in which a span does not count.
     this.mixedRows = new Set()
-    this.lanesVersion = this.slotsVersion = -1
-    for (const { seen } of this.store.rows) seen.lane = seen.partition = 0
+    this.lanesVersion = -1
+    for (const { seen } of this.store.rows) seen.lane = 0
   }
 
   updateLanes() {
@@ -88,7 +56,6 @@ class BusyUnions {
 
   updateLane(lane, rows) {
     const known = this.laneUnions.get(lane), counted = rows.filter(row => this.hasCounted(row))
-    for (const row of counted) this.lanesFrom = Math.min(this.lanesFrom, row.start[row.seen.lane])
     if (counted.length === 1 && (!known || known === counted[0]) && this.isUnion(counted[0])) this.laneUnions.set(lane, counted[0])
     else if (counted.length) {
       const isRow = known instanceof Row, union = known && !isRow ? known : new Intervals()
@@ -114,12 +81,12 @@ class BusyUnions {
   /** A row whose spans all count, and do not overlap, is its lane's union: nothing more is stored. */
   isUnion(row) { return !row.overlaps && !row.slack && !this.mixedRows.has(row.code) }
 
-  /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
-  countedIntervals(row, from, only = -1) {
-    const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { start, end, kind, partition, length } = row
+  /** Union of the counted spans of a row from an index on. */
+  countedIntervals(row, from) {
+    const { isCounted, uncaptured } = this, { start, end, kind, length } = row
     const list = new Intervals(length - from)
     for (let index = from; index < length; index++) {
-      if (end[index] === start[index] || !isCounted[kind[index]] || (only >= 0 && partition[index] !== only)) continue
+      if (end[index] === start[index] || !isCounted[kind[index]]) continue
       if (!uncaptured || uncaptured(kind[index], start[index])) list.cover(start[index], end[index])
     }
     return list
@@ -127,7 +94,7 @@ class BusyUnions {
 }
 
 /** What decides which spans count. A window that still grows does not change it: no span came that started after its end. */
-function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
+export function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
   const windows = (capture?.windows ?? []).map(([start, end], place, all) => (place < all.length - 1 ? `${start}-${end}` : start))
   return `${counted.map(Number).join("")} ${onSms.map(Number).join("")} ${windows.join()}`
 }
@@ -157,16 +124,6 @@ function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
 
 const pushTo = (map, key, value) => map.get(key)?.push(value) ?? map.set(key, [value])
 
-/** Mean number of busy lanes in each of n equal columns of [x0, x1]. */
-export function busyShares(store, tables, x0, x1, n) {
-  const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps()
-  if (steps) steps.addIntegrals(x0, x1, [lanes])
-  else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes)
-  return { lanes: scaled(lanes, n / (x1 - x0)) }
-}
-
-const scaled = (values, factor) => values.map(value => value * factor)
-
 /** Add how much of each column of [x0, x1] a union covers, in ns. */
 export function addCoverage(union, x0, x1, columns) {
   const { start, end, length } = union, n = columns.length, width = x1 - x0
@@ -183,3 +140,10 @@ export function addCoverage(union, x0, x1, columns) {
   }
   return columns
 }
+
+/**
+ * Left border of a column of n in a window, from where the window begins.
+ *
+ * Columns of less than a ns are exact that way however far from 0 they are: times there have no digits left for such parts.
+ */
+const columnEdge = (column, width, n) => column < n ? (width * column) / n : width

@@ -9,6 +9,7 @@ const CAPTURE_STRIP_PX = 12
 const NO_HEAD = { card_rows: [], head_px: 0, idle_px: 18 } // Of tables without a card.
 export const MIN_WINDOW_NS = 10
 const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
+const FOLD_PX = [280, 32]
 const HIT_PX = 3 // How far a pointer may be off.
 export const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"])
 const STATE_KEYS = new Set(["isLive", "isFollowing", "isPaused"])
@@ -30,9 +31,8 @@ export class View {
     this.layout = firstLayout()
     this.roomPx = LANES_MAX_PX // Of the card, the lanes and the strip.
     this.lane = null // Whose name was chosen: keys mean it.
-    this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
     for (const group of FILTER_KEYS) this[group] = new Set() // Codes of what is not shown; of streams those of their lanes.
-    this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
+    this.matches = this.selection = this.pinned = this.hovered = null
     this.gap = this.reason = null // The gap that was clicked; the piece of a finding that is shown.
     this.why = tables.why ?? null // Live: null until it was asked for.
     this.lit = null // The piece of the run's time whose places are lit.
@@ -54,9 +54,9 @@ export class View {
     const planned = this.planned = {...NO_HEAD, ...told}
     this.laneRows = planned.lanes.map(() => [])
     planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
-    const {tables, order, pinnedPx} = layOut(planned, this.layout, code => this.hasSpans(code))
-    Object.assign(this, {tables, laneOrder: order, pinnedPx})
-    this.parts = planParts(tables, this.roomPx) // Marks, the card and pinned lanes stay above lanes that scroll.
+    const {tables, order} = layOut(planned, this.layout, code => this.hasSpans(code))
+    Object.assign(this, {tables, laneOrder: order})
+    this.parts = planParts(tables, this.roomPx) // Marks and the card stay above lanes that scroll.
     this.lanesPx = this.parts.lanesPx
     this.scrollPx = this.clampScroll(this.scrollPx)
   }
@@ -181,27 +181,21 @@ export class View {
     if (clamped !== this.scrollPx) this.set("scrollPx", clamped)
   }
 
+  // Where it is said how many lanes are shown.
+  isUnderFold(x, y) { return this.canScroll && y > this.lanesBottom() - FOLD_PX[1] && x > this.frame.right - FOLD_PX[0] }
+
   get canScroll() { return this.tables.height_px > this.lanesPx + 0.5 }
   get nsPerPx() { return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left) }
 
   timeAt(px) { return this.x0 + (px - this.frame.left) * this.nsPerPx }
   pxAt(ns) { return this.frame.left + (ns - this.x0) / this.nsPerPx }
-  lanesTop() { return this.frame.top + (this.pane === "others" ? this.pinnedPx : this.parts.headPx) }
-  lanesBottom() { return this.frame.top + (this.pane === "pinned" ? this.pinnedPx : this.lanesPx) }
-  yAt(lanePx) { return this.frame.top + lanePx - (lanePx < this.pinnedPx ? 0 : this.scrollPx) }
-  isSeen({top, bottom}) { return top < this.pinnedPx ? bottom > 0 : bottom > this.scrollPx + this.pinnedPx && top < this.scrollPx + this.lanesPx }
-
-  // Paint what lies in the lanes: pinned ones stay where they are, the others scroll below them.
-  eachPane(paint) {
-    for (this.pane of this.pinnedPx > this.parts.headPx ? ["others", "pinned"] : ["others"]) paint()
-    this.pane = null
-  }
+  lanesTop() { return this.frame.top + this.parts.headPx }
+  lanesBottom() { return this.frame.top + this.lanesPx }
+  yAt(lanePx) { return this.frame.top + lanePx - this.scrollPx }
+  isSeen({top, bottom}) { return bottom > this.scrollPx + this.parts.headPx && top < this.scrollPx + this.lanesPx }
 
   // Codes of the lanes in view, from the top.
-  visibleLanes() {
-    const {lanes} = this.tables, isInPane = lane => this.pane === null || (this.pane === "pinned") === lane.top < this.pinnedPx
-    return this.laneOrder.filter(code => isInPane(lanes[code]) && this.isSeen(lanes[code]))
-  }
+  visibleLanes() { return this.laneOrder.filter(code => this.isSeen(this.tables.lanes[code])) }
 
   // Whether a place of the figure is within its frame, no more than so many px below its top.
   isOver({x, y}, highPx = this.parts.innerPx) {
@@ -228,9 +222,8 @@ export class View {
   }
 
   scrollToRow(row) {
-    const {top, bottom} = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 20 : 0)
-    if (top < this.pinnedPx) this.scrollTo(this.scrollPx)
-    else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
+    const {top, bottom} = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 20 : 0)
+    if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
     else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12)
   }
 
@@ -269,9 +262,8 @@ export class View {
 function nearestItem(painted, px, py, view) {
   const {items, segments} = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx
   let best = null, bestCost = Infinity
-  const isPinned = py < view.frame.top + view.pinnedPx
   for (const {row, from, to, top, bottom} of segments) {
-    if (py < top - 1 || py > bottom + 1 || isPinned !== view.tables.rows[row].top < view.pinnedPx) continue
+    if (py < top - 1 || py > bottom + 1) continue
     for (let i = to - 1; i >= from; i--) {
       const offNs = at < items.left[i] ? items.left[i] - at : at > items.right[i] ? at - items.right[i] : 0
       if (offNs > slackNs) continue

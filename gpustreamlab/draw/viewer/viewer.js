@@ -16,14 +16,12 @@ import { Minimap, MINIMAP_PX } from "./minimap.js"
 import { makeNode } from "./nodes.js"
 import { addNotes } from "./notes.js"
 import { Painter } from "./paint.js"
-import { addRuler } from "./ruler.js"
 import { addScrolling } from "./scroll.js"
 import { addSearch } from "./search.js"
 import { addSelect } from "./select.js"
 import { SpanStore } from "./store.js"
 import { FONT, readTheme, themePlot, watchTheme } from "./theme.js"
 import { addTips } from "./tips.js"
-import { addTotals } from "./totals_table.js"
 import { View } from "./view.js"
 import { addWent } from "./went.js"
 
@@ -34,9 +32,9 @@ const AXIS_PX = 24 // The time axis above it.
 const PHONE_PX = 560
 const LEAST_FIGURE_PX = 240, LEAST_PHONE_PX = 340 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
-const ABOVE = new Set(["lit", "hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
+const ABOVE = new Set(["lit", "hovered", "pinned", "selection", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addWent, addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addLegend, addFollow, addAddress] // In their order.
+const CONTROLS = [addWent, addMenu, addColours, addLanes, addTips, addNotes, addFindings, addDetails, addGaps, addSearch, addKeys, addSelect, addLegend, addFollow, addAddress] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, opens = false, address = null, notes = null, savePage = null}) {

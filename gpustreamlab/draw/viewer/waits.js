@@ -24,10 +24,10 @@ function tiesOf(view, hit) {
       if (!isAtPlace(row, hit.index, arrows[ends.place][i])) continue
       const other = arrows[ends.otherRow][i]
       const index = find(store.row(other), arrows[ends.otherTime][i], arrows[ends.otherPlace][i])
-      found.set(`${other} ${index}`, { row: other, index, gapNs: arrows.x1[i] - arrows.x0[i] })
+      found.set(`${other} ${index}`, { row: other, index, gapNs: arrows.x1[i] - arrows.x0[i], need: arrows === store.edges ? needText(view, arrows, i) : "" })
     }
     const sorted = [...found.values()].sort((a, b) => a.gapNs - b.gapNs)
-    return { title, ties: sorted.map(tie => ({ ...tie, text: tieText(view, tie, gapText(tie.gapNs)) })) }
+    return { title, ties: sorted.map(tie => ({ ...tie, text: [tieText(view, tie, gapText(tie.gapNs)), tie.need].filter(Boolean).join(" · ") })) }
   }
   const length = gapNs => formatNs(Math.abs(gapNs))
   const side = (gapNs, usual, odd) => gapNs ? `${length(gapNs)} ${gapNs > 0 ? usual : odd}` : "as"
@@ -38,6 +38,9 @@ function tiesOf(view, hit) {
     ties("Waited by", store.edges, EARLY, end, spanStartingAt, gapNs => `started ${side(gapNs, "after", "before")} this ended`),
   ]
 }
+
+/** Whether data need a wait, and which; nothing where nobody has looked. */
+const needText = ({ why }, { place0, place1 }, i) => why?.needs ? why.needs[`${place0[i]} ${place1[i]}`] ?? "whether data need it is not known" : ""
 
 /** Whether an arrow that begins or ends when a span does is its own: it says the place of its span where that is known. */
 const isAtPlace = (row, index, place) => place < 0 || row.place[index] === place || row.countAt(index) > 1

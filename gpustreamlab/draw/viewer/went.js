@@ -25,7 +25,7 @@ export function addWent(viewer) {
 
 function pieceNode({ label, about, fill, ns }, onclick) {
   const text = `${label} ${formatNs(ns)}`, title = `${text}: ${about}. Click to see where`
-  const button = makeNode("button", { type: "button", class: "gsl-share", title, "aria-label": title, onclick }, makeNode("span", { text: label }), makeNode("b", { text: formatNs(ns) }))
+  const button = makeNode("button", { type: "button", class: "gsl-share", title, "aria-label": title, onclick }, makeNode("span", { class: "gsl-what" }, makeNode("span", { text: label }), makeNode("b", { text: formatNs(ns) })))
   button.style.flexGrow = String(ns)
   button.style.setProperty("--gsl-fill", fill === "none" ? "transparent" : fill)
   button.classList.toggle("gsl-nothing", fill === "none")

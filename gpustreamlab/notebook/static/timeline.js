@@ -349,7 +349,7 @@ class LiveView {
   // What the reader looks at, as a function that finds it again where all times have grown.
   anchor() {
     const { view } = this.viewer
-    const { x0, x1, isFollowing, selection, ruler } = view
+    const { x0, x1, isFollowing, selection } = view
     const full = view.fullRange()
     const isWhole = x0 <= full.start && x1 >= full.end
     const pin = pinOf(view)
@@ -357,7 +357,6 @@ class LiveView {
       const later = ({ start, end, ...rest }) => ({ start: start + movedNs, end: end + movedNs, ...rest })
       view.nowNs += movedNs
       if (selection) view.set("selection", later(selection))
-      if (ruler) view.set("ruler", later(ruler))
       const index = pin ? view.store.indexOf(pin.row, pin.start + movedNs, pin.place) : -1
       if (index >= 0) view.set("pinned", { row: pin.row, index })
       if (isWhole) view.fit()

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis import _busy, basis_of, explain
-from gpustreamlab.draw import plan_scene
+from gpustreamlab.draw import plan_scene, timeline_svg
 from gpustreamlab.draw._card import MOST_CARDS, card_layers, row_weights, span_sms, stack_layers
 from gpustreamlab.draw._html import timeline_page
 from gpustreamlab.draw._went import MOST_WORDS, plan_went, went_entry
-from gpustreamlab.model import Device, Lane, Layout, LayoutChange, Partition, WorkDetail
-from gpustreamlab.typing import EdgeKind
+from gpustreamlab.model import Counters, Device, Lane, Layout, LayoutChange, Partition, WorkDetail
+from gpustreamlab.typing import EdgeKind, LaneKind
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import DECODE, PREFILL, make_kernel_trace, make_trace, pipeline_trace, random_trace
 
@@ -55,7 +55,7 @@ def rows_of(trace, edges_ns):
     weights, own = row_weights(trace, scene.card_rows), np.zeros((len(edges_ns) - 1, max(0, len(scene.bands) - 1)))
     found = {}
     for row in scene.card_rows:
-        layers = card_layers(trace, scene, row, weights[row.kind], np.array(edges_ns, float))
+        layers = card_layers(trace, scene, row, weights, np.array(edges_ns, float))
         areas = stack_layers(layers, own if row.kind == "sms" else own[:, :0], row.most)
         found[row.device, row.kind] = sum((high - low for _, low, high in areas), np.zeros(len(edges_ns) - 1)).tolist()
     return found
@@ -82,7 +82,7 @@ def test_means_of_columns_are_exact_however_the_columns_lie():
     scene = plan_scene(trace)
     (row,) = (row for row in scene.card_rows if row.kind == "sms")
     weight = span_sms(trace)
-    layers = card_layers(trace, scene, row, weight, edges)
+    layers = card_layers(trace, scene, row, {"sms": weight}, edges)
     start, end = trace.start_ns - scene.zero_ns, trace.end_ns - scene.zero_ns
     for column, (low, high) in enumerate(pairwise(edges.tolist())):
         inside = np.clip(end, low, high) - np.clip(start, low, high)
@@ -95,7 +95,7 @@ def test_each_partition_stands_at_the_place_of_its_own_sms_and_the_whole_card_in
     trace = make_kernel_trace(spans, lanes=lanes, partitions=(PREFILL, DECODE), layout=Layout(partitions=(PREFILL, DECODE)))
     scene = plan_scene(trace)
     row, weights = scene.card_rows[0], row_weights(trace, scene.card_rows)
-    layers = card_layers(trace, scene, row, weights["sms"], np.array([0.0, 10.0]))
+    layers = card_layers(trace, scene, row, weights, np.array([0.0, 10.0]))
     areas = stack_layers(layers, np.array([[96.0, 36.0]]), row.most)
     # 800 blocks fill 100 SMs, and decode has its 36: the whole card's work is where prefill is idle.
     assert [(layer.band, low[0], high[0]) for layer, low, high in areas] == [(1, 96, 132), (2, 0, 96)]
@@ -199,3 +199,47 @@ def test_a_gap_in_which_the_sms_were_shared_out_is_called_so():
         layout=Layout(partitions=(parts,)),
     )
     assert shares(trace)["nothing ran: repartition"] == 2 * MS
+
+
+def test_counters_that_are_no_memory_are_rows_of_the_card_and_hold_their_values():
+    lanes = (Lane(name="a"), Lane(name="host: counters", kind=LaneKind.HOST))
+    spans = [("a", "x", 0, 40 * MS)]
+    counters = Counters(
+        time_ns=np.array([0, 10, 30, 0]) * MS,
+        lane=np.array([1, 1, 1, 0]),
+        name=np.array([0, 0, 0, 1]),
+        value=np.array([100.0, 300.0, 200.0, 5e9]),
+        names=("power_watts", "pool_used_bytes"),
+    )
+    trace = replace(make_kernel_trace(spans, lanes=lanes), counters=counters)
+    scene = plan_scene(trace)
+    (row,) = (row for row in scene.card_rows if row.kind == "counter")
+    assert (row.label, row.most) == ("power_watts", 300)
+    assert row.bottom <= scene.head_px
+    (layer,) = card_layers(trace, scene, row, {}, np.array([0, 10, 20, 40.0]) * MS)
+    assert layer.mean.tolist() == pytest.approx([100, 300, 250])
+    # THEN the picture has it, and the memory of streams stays folded
+    picture = timeline_svg(trace)
+    assert "power_watts" in picture
+    assert "pool" not in picture
+
+
+def test_what_runs_alone_binds_where_launched_work_waits_for_it_and_else_had_no_company():
+    spans = [
+        ("a", "x", 0, 4 * MS, {"queued_ns": 0}), ("b", "y", 4 * MS, 5 * MS, {"queued_ns": MS}),
+        ("a", "z", 5 * MS, 9 * MS, {"queued_ns": 5 * MS}),
+    ]  # fmt: skip
+    # Most of the time of x y was launched, and waited; before and behind it no other stream had work.
+    assert shares(make_kernel_trace(spans)) == {"kernels bound": 4 * MS, "only one had work": 5 * MS}
+
+
+def test_a_blocked_host_that_has_yet_to_launch_is_why_one_stream_works_alone():
+    spans = [
+        ("a", "x", 0, 4 * MS), ("host: MainThread", "cudaDeviceSynchronize", 100, 4 * MS, {"kind": "host"}),
+        ("b", "y", 4 * MS + 9, 8 * MS, {"queued_ns": 4 * MS + 9}),
+    ]  # fmt: skip
+    found = shares(make_kernel_trace(spans))
+    assert found["host waits"] == 4 * MS
+    # THEN the last wait of a program, behind which nothing is launched, holds nothing up
+    found = shares(make_kernel_trace([*spans, ("host: MainThread", "cudaDeviceSynchronize", 5 * MS, 8 * MS, {"kind": "host"})]))
+    assert found["host waits"] == 4 * MS

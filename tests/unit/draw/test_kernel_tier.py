@@ -21,7 +21,7 @@ from gpustreamlab.draw import (
     text_timeline,
     timeline_svg,
 )
-from gpustreamlab.draw._legend import MAX_SAMPLES
+from gpustreamlab.draw._card import MAX_SAMPLES
 from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Device, Edges, Lane, SMLimits, WorkDetail
 from gpustreamlab.typing import LaneKind, SpanKind
 from tests.helpers.kernel_traces import GEMM, kernel_trace

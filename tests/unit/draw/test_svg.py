@@ -270,7 +270,7 @@ def test_a_partition_keeps_its_place_in_the_strip_while_others_are_idle():
     svg = timeline_svg(make_kernel_trace(spans, lanes=lanes, partitions=(PREFILL, DECODE), layout=layout))
     strip = re.findall(r'<path d="M[\d.]+ [\d.]+V([\d.]+)H[^"]*V([\d.]+)H[^"]*z" fill="(#\w+)" fill-opacity="1"', svg)
     top_px = min(float(high) for high, _, _ in strip)
-    places = {fill: [round((float(px) - top_px) / 48 * 132) for px in borders] for *borders, fill in strip}
+    places = {fill: [round((float(px) - top_px) / 64 * 132) for px in borders] for *borders, fill in strip}
     # Decode is above prefill's 96 SMs also after that has ended, and the whole card has these.
     assert places == {"#56b4e9": [36, 132], "#e69f00": [0, 36], "#c3c9d0": [36, 132]}
 
@@ -283,7 +283,7 @@ def test_a_row_of_many_steps_is_drawn_in_columns_of_the_same_area():
     low = max(heights)
     top = [low - y for y in heights if y < low - 1]
     assert len(top) <= 400
-    assert sum(top) / len(top) == pytest.approx(48 / 2, rel=0.02)
+    assert sum(top) / len(top) == pytest.approx(64 / 2, rel=0.02)
 
 
 def test_hazards_have_a_sign_and_no_label():

@@ -8,10 +8,20 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session, workloads
-from gpustreamlab.analysis import CAUSE_TITLES, IDLE_TEXTS, code_lines, explain, format_ns, format_share, idle
+from gpustreamlab.analysis import (
+    CAUSE_TITLES,
+    IDLE_TEXTS,
+    NEEDS,
+    code_lines,
+    explain,
+    format_ns,
+    format_share,
+    idle,
+    wait_needs,
+)
 from gpustreamlab.draw import _why, page_data, plan_picture, why_tables
 from gpustreamlab.model import Marker, Note, merge
-from gpustreamlab.typing import Cause, IdleKind, NoteKind
+from gpustreamlab.typing import Cause, IdleKind, Need, NoteKind
 from tests.helpers import planted
 from tests.helpers.advice_programs import PAIRS
 from tests.helpers.traces import empty_trace, make_trace
@@ -357,3 +367,37 @@ def test_what_gains_nothing_is_left_as_it_is_in_each_piece():
     assert trace.explain().findings[1].head.endswith("saves nothing (3 times)")
     assert len({piece["text"] for piece in pieces}) == len(pieces) == 3
     assert {piece["fix"] for piece in pieces} == {"Leave it as it is: scheduled anew without it the run is no shorter."}
+
+
+def waits_trace():
+    """One wait that data need, and one that none need."""
+    with Session("sim") as lab:
+        x = lab.xp.zeros(1 << 16, "f4")
+        lab.synchronize()
+        lab.clear()
+        for name in "abc":
+            lab.stream(name)
+        with lab.on("a", "fill"):
+            x += 1
+        lab.stream("b").wait(lab.stream("a"))
+        with lab.on("b", "use"):
+            x * 2
+        lab.stream("c").wait(lab.stream("b"))
+        with lab.on("c", "other"):
+            lab.xp.ones(1 << 16, "f4")
+        lab.synchronize()
+        return lab.trace
+
+
+def test_a_page_says_of_waits_whether_data_need_them_and_nothing_where_no_access_is_known():
+    trace = waits_trace()
+    why, needs = why_tables(trace, 0), wait_needs(trace)
+    told = {tuple(map(int, key.split())): text for key, text in why["needs"].items()}
+    for edge, (source, target) in enumerate(zip(trace.edges.source.tolist(), trace.edges.target.tolist(), strict=True)):
+        need = NEEDS[needs.need[edge]] if needs.need[edge] >= 0 else Need.NOT_KNOWN
+        text = told.get((source, target), "")
+        assert text.startswith("data need this wait") == (need is Need.NEEDED), (source, target)
+        assert (text == "no data need this wait") == (need is Need.NOT_NEEDED), (source, target)
+    assert any("(buffer " in text for text in told.values())
+    assert {Need.NEEDED, Need.NOT_NEEDED} <= {NEEDS[code] for code in needs.need if code >= 0}
+    assert why_tables(make_trace([("a", "x", 0, 10), ("b", "y", 10, 20)], edges=[(0, 1)]), 0)["needs"] is None
