@@ -171,6 +171,10 @@ class Timeline:
 
         rich.print(TextTimeline(self.trace))
 
+    def _repr_html_(self) -> str:
+        """Return what those show who ask for one form alone, as marimo does."""
+        return notebook_forms(self.trace, ["text/html"], with_code=True)["text/html"]
+
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
@@ -281,10 +285,10 @@ class Comparison:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        forms = {"text/plain": self.__str__, "text/html": self._html}
+        forms = {"text/plain": self.__str__, "text/html": self._repr_html_}
         return {mime: forms[mime]() for mime in _wanted(forms, include, exclude)}
 
-    def _html(self) -> str:
+    def _repr_html_(self) -> str:
         """Return the page in a frame; where frames are not shown, the tables below it say what differs."""
         frame = "width:100%;height:0;border:0;display:block"
         page = self._page(with_code=holds_code(running_cell()))

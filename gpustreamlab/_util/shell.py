@@ -29,6 +29,12 @@ Cell = tuple[str, str, str]
 _code_cells: dict[str, tuple[str, str]] = {}  # By page: the cell that holds the viewer's code, and its last run
 
 
+def is_in_marimo() -> bool:
+    """Tell whether this runs in a notebook of marimo, which shows widgets, but has no IPython."""
+    module = sys.modules.get("marimo")
+    return module is not None and bool(module.running_in_notebook())
+
+
 def running_cell() -> Cell | None:
     """Return which cell runs; None where its outputs are no part of a page that shows those of other cells too.
 

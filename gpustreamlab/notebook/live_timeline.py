@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
 import uuid
@@ -304,6 +305,10 @@ class LiveTimeline(Timeline):
     ) -> dict[str, str]:
         return Timeline(self.trace)._repr_mimebundle_(include, exclude)
 
+    def _display_(self) -> Any:
+        """Return what marimo shows instead."""
+        return self.page if self.is_live else Timeline(self.trace)
+
     def _bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the widget, and a small picture for what cannot show it."""
         trace = self.trace
@@ -382,8 +387,10 @@ def _shows_widgets(shell: Any) -> bool:
     """Tell whether the running cell came from a page that can show widgets.
 
     JupyterLab, Notebook 7 and VS Code say which cell they run. Runs without a page (nbclient, ``nbconvert --execute``) and
-    text consoles do not.
+    text consoles do not; nor does Voila, which sets the variable that servers set for programs of the web.
     """
+    if os.environ.get("SERVER_SOFTWARE", "").startswith("voila/"):
+        return True
     try:
         parent = shell.get_parent()
     except (AttributeError, LookupError):

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 658fce4f89425c3eac4cca819725cb48b2fabb2b9ed38f5fdbc7a1809d35789a
+// Made by scripts/bundle_viewer.py. e73911df31e295e50e42060bb96545aef95ac4aeb3ed06f5c86b3fcdb47a1abb
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -554,7 +554,8 @@ var gpustreamlab = (() => {
   function followTheme(root, around, signal) {
     const system = matchMedia("(prefers-color-scheme: dark)");
     const apply = () => {
-      root.dataset.theme = (around ? isDarkAround(around) : system.matches) ? "dark" : "light";
+      const theme = (around ? isDarkAround(around) : system.matches) ? "dark" : "light";
+      if (root.dataset.theme !== theme) root.dataset.theme = theme;
     };
     apply();
     watchTheme(apply, signal, around?.ownerDocument);

@@ -49,7 +49,7 @@
   // The frame is as high as its content, and takes the place of the picture beside it.
   const fitFrame = () => {
     frame.style.height = Math.ceil(document.documentElement.getBoundingClientRect().height) + "px"
-    const picture = frame.parentElement?.querySelector("img.gsl-picture")
+    const picture = frame.closest(".gpustreamlab-timeline")?.querySelector("img.gsl-picture")
     if (picture) picture.style.display = "none"
   }
 

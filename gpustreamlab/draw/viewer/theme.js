@@ -39,7 +39,10 @@ function isDarkAround(element) {
 // A page within a notebook follows the notebook, where it may look, as a widget does; a page of its own follows the system.
 export function followTheme(root, around, signal) {
   const system = matchMedia("(prefers-color-scheme: dark)")
-  const apply = () => { root.dataset.theme = (around ? isDarkAround(around) : system.matches) ? "dark" : "light" }
+  const apply = () => {
+    const theme = (around ? isDarkAround(around) : system.matches) ? "dark" : "light"
+    if (root.dataset.theme !== theme) root.dataset.theme = theme // Else whoever watches it would be told for ever.
+  }
   apply()
   watchTheme(apply, signal, around?.ownerDocument)
 }

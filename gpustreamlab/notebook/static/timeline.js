@@ -291,6 +291,8 @@ class LiveView {
     this.root.gslView = this
     this.head = new Head(this.root)
     element.append(this.root)
+    this.ending = new AbortController()
+    gpustreamlab.followTheme(this.root, element, this.ending.signal)
     this.isSeen = true
     this.isDue = false
     this.observer = new IntersectionObserver(entries => this.seen(entries.at(-1).isIntersecting))
@@ -383,6 +385,7 @@ class LiveView {
   remove() {
     this.feed.views.delete(this)
     this.observer.disconnect()
+    this.ending.abort()
     this.viewer?.destroy()
     this.root.remove()
   }
