@@ -186,8 +186,9 @@ _DARK |= {line_of(fill, INK): line_of(fill, _DARK[INK]) for fill in all_fills()}
 """Colours of a picture in a dark theme, by those on paper."""
 _LIGHT_COLOUR = re.compile(rf'(fill|stroke)="({"|".join(_DARK)})"')
 _SIZE = re.compile(r'^<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_FRAME_COLOURS = ";".join(f"--gsl-{light[1:]}:light-dark({light},{dark})" for light, dark in _DARK.items())
 _FRAME_STYLE = (
-    f":root{{color-scheme:light dark;{';'.join(f'--gsl-{light[1:]}:light-dark({light},{dark})' for light, dark in _DARK.items())}}}"
+    f":root{{color-scheme:light dark;{_FRAME_COLOURS}}}"
     "body{margin:0;forced-color-adjust:none}svg{display:block;width:100%;height:auto}"
 )
 _STILL_STYLE = (
@@ -206,8 +207,8 @@ def picture_html(trace: Trace) -> str:
 def still_html(svg: str, words: str) -> str:
     """Put a picture of ours into HTML that follows a notebook's theme.
 
-    A frame shows it, in the scheme of what surrounds it, without a script. In a notebook that is not trusted an image is left of
-    that, and no text of it stands about.
+    A frame shows it, in the scheme of what surrounds it, without a script. In a notebook that is not trusted an image is left,
+    and no text of it stands about.
     """
     themed = _LIGHT_COLOUR.sub(lambda found: f'{found[1]}="var(--gsl-{found[2][1:]})"', svg)
     ((width, height),) = _SIZE.findall(svg)

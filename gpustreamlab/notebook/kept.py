@@ -58,12 +58,13 @@ def write_notebook_page(source: Path, target: Path) -> None:
     TraceFileError
         If it is no notebook, or the page cannot be written.
     """
-    from nbconvert import HTMLExporter  # which comes with JupyterLab
+    import nbformat  # which come with JupyterLab
+    from nbconvert import HTMLExporter
     from traitlets.config import Config
 
     try:
         exporter: Any = HTMLExporter(config=Config({"NbConvertBase": {"display_data_priority": _FORMS}}))  # type: ignore[no-untyped-call]
         page, _ = exporter.from_filename(str(source))
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, nbformat.ValidationError) as error:
         raise TraceFileError(f"{str(source)!r} cannot be read as a notebook: {error}") from error
     write_file_whole(target, lambda partial: partial.write_text(page, encoding="utf-8"))
