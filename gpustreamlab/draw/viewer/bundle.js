@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. e73911df31e295e50e42060bb96545aef95ac4aeb3ed06f5c86b3fcdb47a1abb
+// Made by scripts/bundle_viewer.py. 4373b4a56ba3e964dfea28ea16766e4acc80b69b37c3547ecfa91442366f1236
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -555,7 +555,8 @@ var gpustreamlab = (() => {
     const system = matchMedia("(prefers-color-scheme: dark)");
     const apply = () => {
       const theme = (around ? isDarkAround(around) : system.matches) ? "dark" : "light";
-      if (root.dataset.theme !== theme) root.dataset.theme = theme;
+      if (root.dataset.theme === theme) return;
+      root.dataset.theme = root.style.colorScheme = theme;
     };
     apply();
     watchTheme(apply, signal, around?.ownerDocument);

@@ -41,7 +41,8 @@ export function followTheme(root, around, signal) {
   const system = matchMedia("(prefers-color-scheme: dark)")
   const apply = () => {
     const theme = (around ? isDarkAround(around) : system.matches) ? "dark" : "light"
-    if (root.dataset.theme !== theme) root.dataset.theme = theme // Else whoever watches it would be told for ever.
+    if (root.dataset.theme === theme) return // Whoever watches it would be told for ever.
+    root.dataset.theme = root.style.colorScheme = theme
   }
   apply()
   watchTheme(apply, signal, around?.ownerDocument)

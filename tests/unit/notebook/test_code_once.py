@@ -133,3 +133,29 @@ def test_widget_becomes_a_picture_with_the_code_where_no_other_has_it(notebook, 
         notebook.run("c")
     assert [has_code(data) for data in notebook.shown.values()] == [True, False]
     assert not shows_code("d")
+
+
+def test_voila_gets_the_widget_though_it_names_no_cell(notebook, monkeypatch):
+    monkeypatch.setenv("SERVER_SOFTWARE", "voila/0.5.13")
+    notebook.run(None)
+    with Session(backend="sim") as lab:
+        lab.timeline()._ipython_display_()
+        (data,) = notebook.shown.values()
+        assert {*data} == {"application/vnd.jupyter.widget-view+json", "image/svg+xml", "text/plain"}
+        assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.timeline().page.widget_id
+
+
+def test_marimo_shows_what_is_live_as_a_widget_and_the_rest_as_one_form(monkeypatch):
+    monkeypatch.setitem(shell.sys.modules, "marimo", SimpleNamespace(running_in_notebook=lambda: True))
+    with Session(backend="sim") as lab:
+        timeline = lab.timeline()
+        assert timeline._display_() is timeline.page
+    shown = timeline._display_()
+    assert type(shown) is Timeline
+    assert has_code({"text/html": shown._repr_html_()})
+
+
+def test_marimo_that_is_imported_alone_changes_nothing(monkeypatch):
+    monkeypatch.setitem(shell.sys.modules, "marimo", SimpleNamespace(running_in_notebook=lambda: False))
+    with Session(backend="sim") as lab:
+        assert type(lab.timeline()) is Timeline
