@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpustreamlab.draw import inline_html
+from gpustreamlab.draw import inline_html, picture_html
 from tests.helpers.traces import partition_trace, pipeline_trace
 
 pytestmark = pytest.mark.browser
@@ -122,3 +122,46 @@ def test_picture_has_inks_in_any_notation(show):
       return gslViewer.theme.ink
     }""")
     assert ink == "#ff3300"
+
+
+@pytest.fixture
+def show_still(tmp_path, chromium):
+    """Show a picture of a plan in a page with these attributes."""
+    path = tmp_path / "still.html"
+
+    def show_it(about):
+        path.write_text(f"<!DOCTYPE html><body {about}>{picture_html(pipeline_trace())}</body>", encoding="utf-8")
+        page = chromium.new_page(
+            viewport={"width": 900, "height": 900}, color_scheme="null"
+        )  # a scheme that is emulated holds in frames as well
+        page.goto(path.as_uri())
+        return page
+
+    return show_it
+
+
+@pytest.mark.parametrize(
+    ("about", "ink"),
+    [
+        ('data-jp-theme-light="true"', "rgb(27, 31, 36)"),
+        ('data-jp-theme-light="true" style="color-scheme: dark"', "rgb(27, 31, 36)"),
+        ('data-jp-theme-light="false"', "rgb(230, 233, 236)"),
+        ('style="color-scheme: dark"', "rgb(230, 233, 236)"),  # as marimo
+        ('class="vscode-dark"', "rgb(230, 233, 236)"),
+    ],
+)
+def test_still_follows_the_theme_without_a_script(about, ink, show_still):
+    page = show_still(about)
+    svg = page.locator("iframe").content_frame.locator("svg").first
+    assert svg.evaluate("e => getComputedStyle(e).fill") == ink
+    assert not page.locator("img").is_visible()
+    width, height = page.locator("iframe").evaluate("e => [e.clientWidth, e.clientHeight]")
+    assert svg.evaluate("e => e.ownerDocument.documentElement.scrollHeight") <= height
+    assert width > 600
+
+
+def test_of_a_still_in_a_notebook_that_is_not_trusted_a_picture_is_left_and_no_text(show_still):
+    page = show_still('data-jp-theme-light="true"')
+    page.evaluate("document.querySelectorAll('iframe, style').forEach(e => e.remove())")  # as JupyterLab's sanitizer does
+    assert page.locator("body").inner_text().strip() == ""
+    assert page.locator("img").bounding_box()["height"] > 200
