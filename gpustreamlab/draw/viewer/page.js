@@ -109,7 +109,8 @@
   try {
     await startViewers()
     element("gsl-state").remove()
-    if (frame) new ResizeObserver(fitFrame).observe(document.body)
+    if (frame) fitFrame()
+    if (frame) new ResizeObserver(fitFrame).observe(document.body) // Which says nothing while the cell is out of sight.
     document.documentElement.dataset.drawn = "yes"
   } catch (error) {
     element("gsl-state").textContent =
