@@ -123,9 +123,10 @@ def make_parser() -> argparse.ArgumentParser:
     view.add_argument("--no-open", action="store_true", help="open no browser")
     convert = commands.add_parser(
         "convert",
-        help="write a trace in another format",
+        help="write a trace in another format, or a notebook as a page",
         description="Write a trace in another format, which the suffix of OUT says: "
-        f"{', '.join(WRITERS)}, or .html, a page that holds the data as well.",
+        f"{', '.join(WRITERS)}, or .html, a page that holds the data as well. A notebook (.ipynb) becomes a page that opens "
+        "offline, in which a live timeline is the picture that it showed last.",
     )
     convert.add_argument("inputs", metavar="IN", nargs="+", help=f"the trace; {_INPUTS}")
     convert.add_argument("output", metavar="OUT", help="the file to write")
@@ -237,6 +238,11 @@ def convert(options: argparse.Namespace) -> int:
     _require_other(options.inputs, target)
     if target.exists() and not options.force:
         raise OptionError(f"{options.output!r} exists; the last argument is what is written. Replace it with --force.")
+    if is_page and len(options.inputs) == 1 and options.inputs[0].endswith(".ipynb"):
+        from gpustreamlab.notebook.kept import write_notebook_page
+
+        write_notebook_page(Path(options.inputs[0]), target)
+        return 0
     trace = load_trace(options.inputs, options.format)
     if is_page:
         trace.timeline().save(target, with_data=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import sys
 import warnings
@@ -24,7 +23,7 @@ from gpustreamlab.analysis import (
     unenforced_layout,
 )
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
-from gpustreamlab.draw import sm_map_svg, sm_map_text
+from gpustreamlab.draw import sm_map_svg, sm_map_text, still_html
 from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning, SessionClosedError
 from gpustreamlab.model import Capabilities, Capability, Device, Layout, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
@@ -267,7 +266,7 @@ class SMMap:
         return sm_map_text(device=self.device, layout=self.layout)
 
     def _repr_html_(self) -> str:
-        return f"<div role='img' aria-label='{html.escape(str(self), quote=True)}'>{self._repr_svg_()}</div>"
+        return still_html(self._repr_svg_(), str(self))
 
     def _repr_svg_(self) -> str:
         return sm_map_svg(device=self.device, layout=self.layout)

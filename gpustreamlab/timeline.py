@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpustreamlab._util.shell import running_kernel_shell
+from gpustreamlab._util.shell import holds_code, running_cell, running_kernel_shell
 from gpustreamlab._util.words import suffix_fault
 from gpustreamlab.analysis import (
     TraceComparison,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Comparison", "Timeline"]
+
+_MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
 
 
 class Timeline:
@@ -169,20 +171,28 @@ class Timeline:
 
         rich.print(TextTimeline(self.trace))
 
+    def _repr_html_(self) -> str:
+        """Return what those show who ask for one form alone, as marimo does."""
+        return notebook_forms(self.trace, ["text/html"], with_code=True)["text/html"]
+
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        trace = self.trace
         wanted = _wanted(_MIME_TYPES, include, exclude)
-        words = summary_text(trace)
-        forms = {"text/plain": words}
-        if {*wanted} - {"text/plain"}:
-            picture = plan_picture(trace)
-            why = why_tables(trace, picture.scene.zero_ns)
-            forms["image/svg+xml"] = svg = timeline_svg(trace, picture=picture, why=why)
-            if "text/html" in wanted:
-                forms["text/html"] = inline_html(trace, words=words, picture=picture, why=why, svg=svg)
-        return {mime: forms[mime] for mime in wanted}
+        return notebook_forms(self.trace, wanted, with_code="text/html" in wanted and holds_code(running_cell()))
+
+
+def notebook_forms(trace: Trace, wanted: Collection[str] = _MIME_TYPES, *, with_code: bool) -> dict[str, str]:
+    """Return what notebooks show, by MIME type; with the viewer's code, or for one of which another output holds it."""
+    words = summary_text(trace)
+    forms = {"text/plain": words}
+    if {*wanted} - {"text/plain"}:
+        picture = plan_picture(trace)
+        why = why_tables(trace, picture.scene.zero_ns)
+        forms["image/svg+xml"] = svg = timeline_svg(trace, picture=picture, why=why)
+        if "text/html" in wanted:
+            forms["text/html"] = inline_html(trace, words=words, picture=picture, why=why, svg=svg, with_code=with_code)
+    return {mime: forms[mime] for mime in wanted}
 
 
 def _what_to_type(given: object) -> str:
@@ -208,9 +218,6 @@ def _why_empty(meta: TraceMetadata) -> list[str]:
 def _wanted(offered: Iterable[str], include: Collection[str] | None, exclude: Collection[str] | None) -> list[str]:
     """Return the MIME types, of those that are offered, that IPython asks for; source: `IPython.display.display`."""
     return [mime for mime in offered if (not include or mime in include) and mime not in (exclude or ())]
-
-
-_MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
 
 
 class Comparison:
@@ -278,18 +285,19 @@ class Comparison:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        forms = {"text/plain": self.__str__, "text/html": self._html}
+        forms = {"text/plain": self.__str__, "text/html": self._repr_html_}
         return {mime: forms[mime]() for mime in _wanted(forms, include, exclude)}
 
-    def _html(self) -> str:
+    def _repr_html_(self) -> str:
         """Return the page in a frame; where frames are not shown, the tables below it say what differs."""
         frame = "width:100%;height:0;border:0;display:block"
+        page = self._page(with_code=holds_code(running_cell()))
         return (
             '<div class="gpustreamlab-comparison mathjax_ignore">'
-            f'<iframe title="Comparison of two timelines" style="{frame}" srcdoc="{escape(self._page())}"></iframe>'
+            f'<iframe title="Comparison of two timelines" style="{frame}" srcdoc="{escape(page)}"></iframe>'
             f"<details><summary>The same as tables</summary>{comparison_tables_html(self.result)}</details>"
             "</div>"
         )
 
-    def _page(self) -> str:
-        return comparison_page(self.a, self.b, self.result)
+    def _page(self, *, with_code: bool = True) -> str:
+        return comparison_page(self.a, self.b, self.result, with_code=with_code)

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "gpustreamlab" / "draw" / "viewer"
 BUNDLE = "bundle.js"
-NO_MODULES = (BUNDLE, "page.js")
+NO_MODULES = (BUNDLE, "frame.js", "page.js")
 LINTER = ("oxlint@1.94.0", "--config", str(Path(__file__).with_name("oxlint.json")), "--ignore-pattern", BUNDLE, ".")
 """The bundler takes a name that nobody declares for one of the browser's, and allows cycles: the linter does not."""
 # One classic script: pages run it, widgets put it above their own. It keeps all names, so that errors tell where they were.

@@ -1,11 +1,11 @@
-"""What the surrounding IPython can show, and a progress bar for what takes longer than a second."""
+"""What the surrounding IPython can show and holds already, and a progress bar for what takes longer than a second."""
 
 from __future__ import annotations
 
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,18 +23,49 @@ def running_kernel_shell() -> Any | None:
     return shell if getattr(shell, "kernel", None) is not None else None
 
 
-def shows_widgets(shell: Any) -> bool:
-    """Tell whether the running cell came from a page that can show widgets.
+Cell = tuple[str, str, str]
+"""A run of a cell: the page that asked for it, the cell, and which run it is; each by an id."""
 
-    JupyterLab, Notebook 7 and VS Code say which cell they run. Runs without a page (nbclient, ``nbconvert --execute``) and
-    text consoles do not.
+_code_cells: dict[str, tuple[str, str]] = {}  # By page: the cell that holds the viewer's code, and its last run
+
+
+def is_in_marimo() -> bool:
+    """Tell whether this runs in a notebook of marimo, which shows widgets, but has no IPython."""
+    module = sys.modules.get("marimo")
+    return module is not None and bool(module.running_in_notebook())
+
+
+def running_cell() -> Cell | None:
+    """Return which cell runs; None where its outputs are no part of a page that shows those of other cells too.
+
+    Notes
+    -----
+    Colab and Databricks show each output in a frame of another origin; ``%%capture`` and such keep outputs to themselves.
     """
+    shell = running_kernel_shell()
+    if shell is None or hasattr(shell.display_pub, "outputs") or "google.colab" in sys.modules or "dbruntime" in sys.modules:
+        return None
     try:
         parent = shell.get_parent()
-    except (AttributeError, LookupError):
+        header = parent["header"]
+        return header["session"], parent.get("metadata", {}).get("cellId", header["msg_id"]), header["msg_id"]
+    except (AttributeError, LookupError, TypeError):
+        return None
+
+
+def holds_code(cell: Cell | None) -> bool:
+    """Tell whether the next output of a cell has to hold the viewer's code: the first of each run of a page's first such cell.
+
+    A page that is loaded again is another one: so code comes back into a notebook from which it was deleted.
+    """
+    if cell is None:
+        return True
+    page, name, run = cell
+    holder, last_run = _code_cells.setdefault(page, (name, ""))
+    if name != holder or run == last_run:
         return False
-    metadata = parent.get("metadata") if isinstance(parent, Mapping) else None
-    return isinstance(metadata, Mapping) and "cellId" in metadata
+    _code_cells[page] = (name, run)
+    return True
 
 
 PATIENCE_S = 1.0  # Nothing is shown for what has ended by then

@@ -19,7 +19,7 @@ from gpustreamlab.draw._legend import plan_memory
 from gpustreamlab.draw._picture import Header, draw_figure, plan_header, plan_picture
 from gpustreamlab.draw._scene import detail_entries, is_partly_captured, plan_scene, stray_facts
 from gpustreamlab.draw._sm_map import grid_of, plan_sm_map, sm_map_svg, sm_map_text
-from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, picture_html, svg_png, timeline_svg
+from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, picture_html, still_html, svg_png, timeline_svg
 from gpustreamlab.draw._text import TextTimeline, text_timeline
 from gpustreamlab.draw._tuning import Chart, sweep_chart, tuning_chart
 from gpustreamlab.draw._why import Drawn, hazard_entries, hazard_tables, why_tables
@@ -61,6 +61,7 @@ __all__ = [
     "plan_tables",
     "sm_map_svg",
     "sm_map_text",
+    "still_html",
     "stray_facts",
     "style_entries",
     "svg_png",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,8 +59,11 @@ def timeline_page(
     why: dict[str, Any] | None = None,
     with_static: bool = True,
     with_data: bool = False,
+    with_code: bool = True,
 ) -> str:
     """Return the page as text; `picture` and `why` are what `plan_picture` and `why_tables` say, where that is known already.
+
+    Without the viewer's code it is a frame of a notebook of which another frame holds it.
 
     Notes
     -----
@@ -76,18 +80,35 @@ def timeline_page(
     return fill_template(
         "page.html",
         title=f"{escape(picture.header.title)} ({picture.header.badge.lower()})",
-        style=viewer_text("page.css") + viewer_style(),
+        **code_parts(with_code=with_code),
         header=header_html(picture.header, picture.scene.notes),
         advice=f'<p class="gsl-source">{escape(advice)}</p>' if advice else "",
         # Not as an image: that would be a third larger, and where this is shown no scripts run anyway.
         static="" if static is None else f"<noscript>{static.result()}</noscript>",
-        bokeh=bokeh_text(),
-        viewer=viewer_packed(),
         data=data,
         spans=spans,
         trace=f"{trace_element(trace)}\n" if with_data else "",
-        boot=viewer_text("page.js"),
     )
+
+
+def code_parts(*, with_code: bool) -> dict[str, str]:
+    """Return what is the same in every page: its style, BokehJS, the viewer, and the script that boots it."""
+    whole = _whole_code()
+    return (
+        whole if with_code else {"style": "", "bokeh": "", "viewer": "", "boot": viewer_text("frame.js"), "key": whole["key"]}
+    )
+
+
+@cache
+def _whole_code() -> dict[str, str]:
+    parts = {
+        "style": viewer_text("page.css") + viewer_style(),
+        "bokeh": bokeh_text(),
+        "viewer": viewer_packed(),
+        "boot": viewer_text("page.js"),
+    }
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return {**parts, "key": f"gslCode{digest[:12]}"}  # frames of another version do not take it
 
 
 def page_data(
@@ -132,17 +153,18 @@ def inline_html(
     picture: Picture | None = None,
     why: dict[str, Any] | None = None,
     svg: str | None = None,
+    with_code: bool = True,
 ) -> str:
     """Return the timeline as HTML for a notebook's output.
 
     The frame has no height until its script has drawn; then it takes its place and hides the picture. Where scripts or frames
-    are not shown (GitHub, an untrusted notebook) the picture stays.
+    are not shown (GitHub, an untrusted notebook), or the viewer's code is nowhere in the notebook, the picture stays.
     """
     picture = plan_picture(trace) if picture is None else picture
     why = why_tables(trace, picture.scene.zero_ns) if why is None else why
     svg = timeline_svg(trace, picture=picture, why=why) if svg is None else svg
     words = summary_text(trace) if words is None else words
-    page = timeline_page(trace, picture=picture, why=why, with_static=False)
+    page = timeline_page(trace, picture=picture, why=why, with_static=False, with_code=with_code)
     return (
         '<div class="gpustreamlab-timeline">'
         f'<img class="gsl-picture" style="max-width:100%;height:auto" alt="{escape(words)}" src="{picture_uri(svg)}">'
@@ -192,28 +214,25 @@ def fill_template(name: str, **parts: str) -> str:
 LISTED_ITEMS = 200  # How many names, and how many lanes, the page lists
 
 
-def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
-    """Return the page as text."""
+def comparison_page(a: Trace, b: Trace, result: TraceComparison, *, with_code: bool = True) -> str:
+    """Return the page as text, with the viewer's code or as a frame of a notebook of which another frame holds it."""
     sides = (plan_picture(a), plan_picture(b))
     data_a, data_b = _sides_data(sides)
     notes, is_other_work = result.notes, bool(result.work_note)
     return fill_template(
         "compare.html",
         title="Comparison of two timelines",
-        style=viewer_text("page.css") + viewer_text("compare.css") + viewer_style(),
+        **code_parts(with_code=with_code),
         finding=escape(wall_line(result)),
         warning=warnings_html(notes[:is_other_work]),
         notes=warnings_html(notes[is_other_work:]),
         headera=header_html(sides[0].header, sides[0].scene.notes),
         headerb=header_html(sides[1].header, sides[1].scene.notes, "-b"),
         tables=f'<div class="gsl-tables">{comparison_tables_html(result)}</div>',
-        bokeh=bokeh_text(),
-        viewer=viewer_packed(),
         dataa=data_a[0],
         spansa=data_a[1],
         datab=data_b[0],
         spansb=data_b[1],
-        boot=viewer_text("page.js"),
     )
 
 

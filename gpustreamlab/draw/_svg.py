@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab._util.words import install_line
-from gpustreamlab.analysis import Merged, bin_width_ns, display_name, format_ns, merge_narrow, time_ticks
+from gpustreamlab.analysis import Merged, bin_width_ns, display_name, format_ns, merge_narrow, summary_text, time_ticks
 from gpustreamlab.draw._card import counts_bytes
 from gpustreamlab.draw._colours import DARK_TEXT, STRAY_COLOUR, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
@@ -187,25 +187,39 @@ _DARK = {INK: "#e6e9ec", SOFT: "#a9b3bd", GRID: "#3a424b", PAPER: "#14171a", WAR
 _DARK |= {line_of(fill, INK): line_of(fill, _DARK[INK]) for fill in all_fills()}
 """Colours of a picture in a dark theme, by those on paper."""
 _LIGHT_COLOUR = re.compile(rf'(fill|stroke)="({"|".join(_DARK)})"')
-_DARK_RULE = ".gsl-still{" + ";".join(f"--gsl-{light[1:]}:{dark}" for light, dark in _DARK.items()) + "}"
+_SIZE = re.compile(r'^<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_FRAME_COLOURS = ";".join(f"--gsl-{light[1:]}:light-dark({light},{dark})" for light, dark in _DARK.items())
+_FRAME_STYLE = (
+    f":root{{color-scheme:light dark;{_FRAME_COLOURS}}}"
+    "body{margin:0;forced-color-adjust:none}svg{display:block;width:100%;height:auto}"
+)
 _STILL_STYLE = (
-    ".gsl-still{overflow-x:auto}.gsl-still svg{display:block;max-width:100%;min-width:600px;height:auto;"
-    "forced-color-adjust:none}"
-    f"@media screen and (prefers-color-scheme:dark){{body:not([data-jp-theme-light]) {_DARK_RULE}}}"
-    f'body[data-jp-theme-light="false"] {_DARK_RULE}'
-    f"@media print{{body[data-jp-theme-light] .gsl-still{{{';'.join(f'--gsl-{light[1:]}:{light}' for light in _DARK)}}}}}"
+    ".gsl-still{overflow-x:auto}.gsl-still>img{display:none}.gsl-still>iframe{display:block;width:100%;min-width:600px;border:0}"
+    'body[data-jp-theme-light="true"] .gsl-still{color-scheme:light}'
+    'body[data-jp-theme-light="false"] .gsl-still,.vscode-dark .gsl-still{color-scheme:dark}'
+    "@media print{body .gsl-still.gsl-still{color-scheme:light}}"
 )
 
 
 def picture_html(trace: Trace) -> str:
-    """Draw a trace as HTML for a notebook's output: one static picture, which follows the theme and holds no script."""
-    return still_html(timeline_svg(trace))
+    """Draw a trace as HTML for a notebook's output: one static picture."""
+    return still_html(timeline_svg(trace), summary_text(trace))
 
 
-def still_html(svg: str) -> str:
-    """Put a picture of ours into HTML that follows a notebook's theme."""
-    themed = _LIGHT_COLOUR.sub(lambda found: f'{found[1]}="var(--gsl-{found[2][1:]},{found[2]})"', svg)
-    return f'<div class="gsl-still"><style>{_STILL_STYLE}</style>{themed}</div>'
+def still_html(svg: str, words: str) -> str:
+    """Put a picture of ours into HTML that follows a notebook's theme.
+
+    A frame shows it, in the scheme of what surrounds it, without a script. In a notebook that is not trusted an image is left,
+    and no text of it stands about.
+    """
+    themed = _LIGHT_COLOUR.sub(lambda found: f'{found[1]}="var(--gsl-{found[2][1:]})"', svg)
+    ((width, height),) = _SIZE.findall(svg)
+    page = f"<!DOCTYPE html><style>{_FRAME_STYLE}</style>{themed}"
+    return (
+        f'<div class="gsl-still"><style>{_STILL_STYLE}</style><img alt="{escape(words)}" src="{picture_uri(svg)}">'
+        f'<iframe title="{escape(words)}" style="max-width:{width}px;aspect-ratio:{width}/{height}" srcdoc="{escape(page)}">'
+        "</iframe></div>"
+    )
 
 
 def picture_uri(svg: str) -> str:

@@ -62,7 +62,7 @@ class Chart:
         return f"<Chart: {self._title}>"
 
     def _repr_html_(self) -> str:
-        return still_html(self.svg)
+        return still_html(self.svg, self._title)
 
     def x(self, value: float) -> float:
         """Return the place of a value on the horizontal axis, in px."""

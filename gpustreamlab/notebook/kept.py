@@ -6,7 +6,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from gpustreamlab.errors import MissingExtraError
+from gpustreamlab.errors import MissingExtraError, TraceFileError
+from gpustreamlab.model import write_file_whole
 
 try:
     import anywidget
@@ -18,7 +19,7 @@ except ImportError as _error:
         name="anywidget",
     ) from _error
 
-__all__ = ["KeptWidget", "static_text", "traitlets"]
+__all__ = ["KeptWidget", "static_text", "traitlets", "write_notebook_page"]
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -42,3 +43,28 @@ class KeptWidget(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         bundle = super()._repr_mimebundle_(**kwargs)
         return bundle and ({**bundle[0], **self.forms}, bundle[1])
+
+
+# What a page shows of an output, the first that it has. A widget of ours has a picture beside it, others only their name.
+_FORMS = ["text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "application/javascript",
+          "application/vnd.jupyter.widget-view+json", "text/plain"]  # fmt: skip
+
+
+def write_notebook_page(source: Path, target: Path) -> None:
+    """Write a saved notebook as one HTML page, in which widgets are pictures that need no script.
+
+    Raises
+    ------
+    TraceFileError
+        If it is no notebook, or the page cannot be written.
+    """
+    import nbformat  # which come with JupyterLab
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    try:
+        exporter: Any = HTMLExporter(config=Config({"NbConvertBase": {"display_data_priority": _FORMS}}))  # type: ignore[no-untyped-call]
+        page, _ = exporter.from_filename(str(source))
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, nbformat.ValidationError) as error:
+        raise TraceFileError(f"{str(source)!r} cannot be read as a notebook: {error}") from error
+    write_file_whole(target, lambda partial: partial.write_text(page, encoding="utf-8"))

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, Updater
-from gpustreamlab._util.shell import running_kernel_shell, shows_widgets
+from gpustreamlab._util.shell import Cell, holds_code, running_cell, running_kernel_shell
 from gpustreamlab.analysis import summary_text
 from gpustreamlab.draw import hazard_tables, packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style, why_tables
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Note, Trace, read_written
 from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
 from gpustreamlab.sinks.live import REST, LiveFeed, Update
-from gpustreamlab.timeline import Timeline
+from gpustreamlab.timeline import Timeline, notebook_forms
 from gpustreamlab.typing import Int64Array, NoteKind, SessionState
 
 if TYPE_CHECKING:
@@ -162,7 +165,7 @@ class LiveTimeline(Timeline):
         self._feed: LiveFeed | None = feed
         self._lock = threading.RLock()
         self._page: TimelinePage | None = None
-        self._displays: dict[str, Any] = {}
+        self._displays: dict[str, _Display] = {}
         self._last_trace: Trace | None = None
         self._shown_count = 0  # spans in the last picture
         self._hazard_ns, self._next_look_s = -1, 0.0  # the newest hazard of which the page knows; when it may learn of more
@@ -284,16 +287,16 @@ class LiveTimeline(Timeline):
         if shell is None or not self.is_live:
             _publish(shell, Timeline(self.trace)._repr_mimebundle_())
             return
-        display_id = uuid.uuid4().hex
-        if shows_widgets(shell):
+        display_id, shown = uuid.uuid4().hex, _Display(shell, running_cell())
+        if _shows_widgets(shell):
             data, metadata = self._bundle()
         else:
-            data, metadata = self._picture(), {}
+            data, metadata = self._picture(with_code=shown.with_code), {}
             self._displays.clear()  # earlier pictures stay as they are: they belong to what was told there
             self._follow_cells(shell)
         _publish(shell, data, metadata, display_id=display_id)
         with self._lock:
-            self._displays[display_id] = shell
+            self._displays[display_id] = shown
             while len(self._displays) > MAX_DISPLAYS:
                 del self._displays[next(iter(self._displays))]
 
@@ -301,6 +304,10 @@ class LiveTimeline(Timeline):
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
         return Timeline(self.trace)._repr_mimebundle_(include, exclude)
+
+    def _display_(self) -> Any:
+        """Return what marimo shows instead."""
+        return self.page if self.is_live else Timeline(self.trace)
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the widget, and a small picture for what cannot show it."""
@@ -364,16 +371,45 @@ class LiveTimeline(Timeline):
             stop_following()
         self._publish_pictures(displays)
 
-    def _picture(self) -> dict[str, str]:
+    def _picture(self, *, with_code: bool) -> dict[str, str]:
         trace = self.trace
         self._shown_count = len(trace)
-        return Timeline(trace)._repr_mimebundle_()
+        return notebook_forms(trace, with_code=with_code)
 
-    def _publish_pictures(self, displays: Mapping[str, Any]) -> None:
-        if displays:
-            data = self._picture()
-            for display_id, shell in [*displays.items()]:
-                _publish(shell, data, display_id=display_id, is_update=True)
+    def _publish_pictures(self, displays: Mapping[str, _Display]) -> None:
+        pictures: dict[bool, dict[str, str]] = {}
+        for display_id, shown in [*displays.items()]:
+            data = pictures[shown.with_code] = pictures.get(shown.with_code) or self._picture(with_code=shown.with_code)
+            _publish(shown.shell, data, display_id=display_id, is_update=True)
+
+
+def _shows_widgets(shell: Any) -> bool:
+    """Tell whether the running cell came from a page that can show widgets.
+
+    JupyterLab, Notebook 7 and VS Code say which cell they run. Runs without a page (nbclient, ``nbconvert --execute``) and
+    text consoles do not; nor does Voila, which sets the variable that servers set for programs of the web.
+    """
+    if os.environ.get("SERVER_SOFTWARE", "").startswith("voila/"):
+        return True
+    try:
+        parent = shell.get_parent()
+    except (AttributeError, LookupError):
+        return False
+    metadata = parent.get("metadata") if isinstance(parent, Mapping) else None
+    return isinstance(metadata, Mapping) and "cellId" in metadata
+
+
+@dataclass
+class _Display:
+    """An output of a cell."""
+
+    shell: Any
+    cell: Cell | None
+
+    @cached_property
+    def with_code(self) -> bool:
+        """Whether it holds the viewer's code as a picture; settled when it becomes one."""
+        return holds_code(self.cell)
 
 
 def _zero_ns(trace: Trace) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, check_refresh_hz
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab._util.shell import running_kernel_shell
+from gpustreamlab._util.shell import is_in_marimo, running_kernel_shell
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Note, with_written
 from gpustreamlab.recorder import Journal
@@ -68,7 +68,7 @@ class Watched(ABC):
             )
         check_refresh_hz(refresh_hz)
         check_span_limit("capacity", capacity)
-        if live and self.state is SessionState.OPEN and running_kernel_shell() is not None:
+        if live and self.state is SessionState.OPEN and (running_kernel_shell() is not None or is_in_marimo()):
             made = self._views.get(self, refresh_hz, capacity)
             if made is not None:
                 return made

@@ -122,7 +122,7 @@ def test_page_fits_its_width_and_follows_the_scheme(open_compared, width, scheme
 def test_in_a_notebook_the_frame_takes_the_height_of_its_content(chromium, tmp_path):
     # GIVEN the form that a notebook shows, in a page of its own
     path = tmp_path / "notebook.html"
-    path.write_text(f"<!DOCTYPE html><body>{compare(pipeline_trace(), pipeline_trace(4))._html()}", encoding="utf-8")
+    path.write_text(f"<!DOCTYPE html><body>{compare(pipeline_trace(), pipeline_trace(4))._repr_html_()}", encoding="utf-8")
     page = chromium.new_page()
     try:
         page.goto(path.as_uri())

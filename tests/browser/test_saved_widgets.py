@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from nbconvert import HTMLExporter
-from traitlets.config import Config
 
+from gpustreamlab import cli
 from tests.helpers.jupyter import PANEL
 from tests.helpers.live_notebook import LiveNotebook
 
@@ -94,7 +93,8 @@ def test_every_widget_of_a_saved_notebook_is_a_picture_of_its_last_state_also_af
     models = saved["metadata"]["widgets"][STATE]["state"]
     assert {*models} == {bundle[WIDGET]["model_id"] for bundle in bundles}
     assert {model["model_module"] for model in models.values()} == {"@jupyter-widgets/controls"}
-    exporter = HTMLExporter(config=Config({"NbConvertBase": {"display_data_priority": list(GITHUB)}}))
-    html, _ = exporter.from_filename(server.folder / f"{name}.ipynb")
+    page = server.folder / f"{name}.html"
+    assert cli.main(["convert", str(server.folder / f"{name}.ipynb"), str(page)]) == 0
+    html = page.read_text(encoding="utf-8")
     assert f"data:image/png;base64,{''.join(bundles[0]['image/png']).strip()[:60]}" in html
     assert "data:image/svg+xml;base64," in html

@@ -150,12 +150,12 @@ def test_coming_back_to_a_layout_costs_no_new_contexts(lesson):
     assert float(known_us.replace(",", "")) < 100 < float(new_us.replace(",", ""))
 
 
-def test_the_charts_are_pages_of_their_own_that_a_saved_notebook_draws_again(lesson):
+def test_the_charts_follow_the_theme_and_are_small(lesson):
     outputs = [output.data for cell in lesson[2].cells for output in cell.get("outputs", ()) if "data" in output]
-    charts = [data["text/html"] for data in outputs if 'title="Chart"' in data.get("text/html", "")]
+    charts = [data["text/html"] for data in outputs if 'class="gsl-still"' in data.get("text/html", "")]
 
-    assert len(charts) == 2
-    assert all("Bokeh.embed" in chart or "bokeh" in chart for chart in charts)
+    assert len(charts) >= 3
+    assert max(map(len, charts)) < 150_000
     assert not [kind for data in outputs for kind in data if "javascript" in kind or "bokehjs" in kind]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -217,3 +218,33 @@ def test_a_reader_that_has_seen_enough_ends_view_silently(here, saved):
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
     assert (here / "run.html").exists()
+
+
+def test_convert_of_a_notebook_shows_what_widgets_showed_last_without_a_script(here):
+    mime, ours = "application/vnd.jupyter.widget-view+json", {"text/plain": ["a timeline"], "image/png": "UE5H"}
+    bundles = [{mime: {"model_id": "ours"}, **ours}, {mime: {"model_id": "theirs"}, "text/plain": ["IntSlider()"]}]
+    outputs = [{"output_type": "display_data", "metadata": {}, "data": data} for data in bundles]
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": 1, "source": "1", "outputs": outputs}
+    state = {
+        name: {"model_name": "HTMLModel", "model_module": "@jupyter-widgets/controls", "state": {}}
+        for name in ("ours", "theirs")
+    }
+    metadata = {
+        "widgets": {"application/vnd.jupyter.widget-state+json": {"state": state, "version_major": 2, "version_minor": 0}}
+    }
+    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": [cell]}
+    (here / "book.ipynb").write_text(json.dumps(book))
+    assert cli.main(["convert", "book.ipynb", "book.html"]) == 0
+    page = (here / "book.html").read_text(encoding="utf-8")
+    assert "data:image/png;base64,UE5H" in page
+    assert page.count('{"model_id": "theirs"}') == 1
+    assert '{"model_id": "ours"}' not in page
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "x", '{"nbformat": 4, "cells": 7}', None])
+def test_convert_of_what_is_no_notebook_says_so(capsys, here, text):
+    if text is not None:
+        (here / "book.ipynb").write_text(text)
+    assert cli.main(["convert", "book.ipynb", "book.html"]) == 1
+    assert "'book.ipynb' cannot be read as a notebook" in capsys.readouterr().err
+    assert not (here / "book.html").exists()

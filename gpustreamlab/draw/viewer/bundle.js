@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 90f203fcff17da16a2951ed26484e96e323c9cc920f6b3208b56094dc9918a60
+// Made by scripts/bundle_viewer.py. d79961bdb3c1d8f5acdd0cc2a1166b2ff3da60e6ae625e970995e78a8846ceae
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -32,6 +32,7 @@ var gpustreamlab = (() => {
     boxOf: () => boxOf2,
     cardLayers: () => cardLayers,
     endOfHit: () => endOfHit,
+    followTheme: () => followTheme,
     formatCount: () => formatCount,
     formatNs: () => formatNs,
     formatSpeed: () => formatSpeed,
@@ -527,17 +528,38 @@ var gpustreamlab = (() => {
   var FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif";
   var HATCH_MEDIA = ["(prefers-contrast: more)", "(forced-colors: active)", "print"];
   var THEME_DELAYS_MS = [60, 300, 1e3];
-  var colourContext = /* @__PURE__ */ (() => {
-    let ctx = null;
-    return () => ctx || (ctx = document.createElement("canvas").getContext("2d"));
-  })();
+  var onePixel = null;
   function parseColour(text) {
-    const ctx = colourContext();
-    ctx.fillStyle = "#000000";
-    ctx.fillStyle = text;
-    const value = ctx.fillStyle;
-    if (value[0] === "#") return [1, 3, 5].map((place) => parseInt(value.slice(place, place + 2), 16)).concat(1);
-    return value.match(/[\d.]+/g).map(Number);
+    onePixel ??= new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    onePixel.clearRect(0, 0, 1, 1);
+    onePixel.fillStyle = "#000000";
+    onePixel.fillStyle = text;
+    onePixel.fillRect(0, 0, 1, 1);
+    const [r, g, b, alpha] = onePixel.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, alpha / 255];
+  }
+  var isDarkColour = (text) => {
+    const [r, g, b] = parseColour(text);
+    return 0.299 * r + 0.587 * g + 0.114 * b < 128;
+  };
+  function isDarkAround(element) {
+    const { jpThemeLight } = element.ownerDocument.body.dataset;
+    if (jpThemeLight) return jpThemeLight === "false";
+    for (let at = element; at; at = at.parentElement ?? at.getRootNode().host) {
+      const ground = getComputedStyle(at).backgroundColor;
+      if (parseColour(ground)[3] > 0.5) return isDarkColour(ground);
+    }
+    return !isDarkColour(getComputedStyle(element).color);
+  }
+  function followTheme(root, around, signal) {
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    const apply = () => {
+      const theme = (around ? isDarkAround(around) : system.matches) ? "dark" : "light";
+      if (root.dataset.theme === theme) return;
+      root.dataset.theme = root.style.colorScheme = theme;
+    };
+    apply();
+    watchTheme(apply, signal, around?.ownerDocument);
   }
   function blend(over, under, alpha) {
     const a = parseColour(over), b = parseColour(under);
@@ -548,12 +570,11 @@ var gpustreamlab = (() => {
     probe.style.forcedColorAdjust = "none";
     for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
       probe.style.color = `var(--gsl-${name})`;
-      const [r2, g2, b2, alpha] = parseColour(style.color || value);
-      theme[name] = alpha < 0.05 ? value : blend(`rgb(${r2},${g2},${b2})`, "#ffffff", 1);
+      const [r, g, b, alpha] = parseColour(style.color || value);
+      theme[name] = alpha < 0.05 ? value : blend(`rgb(${r},${g},${b})`, "#ffffff", 1);
     }
     probe.remove();
-    const [r, g, b] = parseColour(theme.paper);
-    theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128;
+    theme.isDark = isDarkColour(theme.paper);
     theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)";
     theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2";
     theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4";
@@ -561,7 +582,7 @@ var gpustreamlab = (() => {
     theme.key = JSON.stringify(theme);
     return theme;
   }
-  function watchTheme(callback, signal) {
+  function watchTheme(callback, signal, page = document) {
     const queries = ["(prefers-color-scheme: dark)", ...HATCH_MEDIA].map((media) => matchMedia(media));
     let timers = [];
     const changed = () => {
@@ -571,7 +592,7 @@ var gpustreamlab = (() => {
     };
     const observer = new MutationObserver(changed);
     const attributes = { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"] };
-    for (const node of [document.documentElement, document.body]) observer.observe(node, attributes);
+    for (const node of [page.documentElement, page.body]) observer.observe(node, attributes);
     for (const query of queries) query.addEventListener("change", changed, { signal });
     signal.addEventListener("abort", () => {
       timers.forEach(clearTimeout);

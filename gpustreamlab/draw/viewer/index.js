@@ -5,6 +5,7 @@ export { readKept, writeKept } from "./address.js"
 export { readBatch, unpackColumns } from "./columns.js"
 export { linkRanges } from "./view.js"
 export { SpanStore } from "./store.js"
+export { followTheme } from "./theme.js"
 export { Viewer } from "./viewer.js"
 
 // By tests, which look inside a page as it is.

@@ -1,6 +1,7 @@
 // Boots the viewer of a page: a file that opens offline, or a frame within a notebook.
 "use strict";
 (async () => {
+  const boot = document.currentScript
   const element = id => document.getElementById(id)
 
   // Five letters of an alphabet of 85 for four bytes, see draw/_base85.py; a last group of n + 1 letters stands for n bytes.
@@ -33,41 +34,23 @@
     script.remove()
   }
 
-  // A page within a notebook follows the notebook, where it may look; a page of its own follows the system.
-  const findHost = () => {
-    try { return window.parent !== window ? window.parent.document.body : null } catch { return null }
-  }
-  const isDarkColour = colour => {
-    const parts = colour.match(/[\d.]+/g)
-    return Boolean(parts) && parts.length >= 3 && parts[3] !== "0" && 0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] < 110
-  }
-  const host = findHost(), system = window.matchMedia("(prefers-color-scheme: dark)")
-  const isDark = () => {
-    if (!host) return system.matches
-    if ("jpThemeLight" in host.dataset) return host.dataset.jpThemeLight === "false"
-    return isDarkColour(window.parent.getComputedStyle(host).backgroundColor)
-  }
-  const followTheme = () => {
-    const apply = () => { document.documentElement.dataset.theme = isDark() ? "dark" : "light" }
-    apply()
-    system.addEventListener("change", apply)
-    const attributes = ["data-jp-theme-light", "data-jp-theme-name", "class"]
-    if (host) new MutationObserver(apply).observe(host, {attributes: true, attributeFilter: attributes})
+  const frame = window.frameElement // None where a page is not in a frame, or in one of another site.
+  // The viewer's code. Of a notebook's frames one holds it, and leaves it in the notebook's window for all others, see frame.js.
+  const takeCode = async () => {
+    if (window.gslCode) return window.gslCode
+    const code = {style: document.querySelector("style").textContent, boot: boot.textContent}
+    for (const name of ["bokeh", "viewer"]) code[name] = await unpackedText("gsl-" + name)
+    if (!frame) return code
+    window.parent[boot.dataset.code] = Object.assign(window.parent.Object(), code) // Of that window: it outlives this frame.
+    window.parent.dispatchEvent(new Event(boot.dataset.code))
+    return code
   }
 
   // The frame is as high as its content, and takes the place of the picture beside it.
   const fitFrame = () => {
-    const frame = window.frameElement
-    if (!frame) return
     frame.style.height = Math.ceil(document.documentElement.getBoundingClientRect().height) + "px"
-    const picture = frame.parentElement && frame.parentElement.querySelector("img.gsl-picture")
+    const picture = frame.closest(".gpustreamlab-timeline")?.querySelector("img.gsl-picture")
     if (picture) picture.style.display = "none"
-  }
-  const keepFitting = () => {
-    try {
-      fitFrame()
-      new ResizeObserver(fitFrame).observe(document.body)
-    } catch { /* The frame belongs to another site: its height stays. */ }
   }
 
   // A frame is part of a notebook; a page that compares has a second timeline.
@@ -113,8 +96,10 @@
     savePage: notes => savePage(which, notes),
   }
   const startViewers = async () => {
-    runScript(await unpackedText("gsl-bokeh"))
-    runScript(await unpackedText("gsl-viewer"))
+    const {bokeh, viewer} = await takeCode()
+    runScript(bokeh)
+    runScript(viewer)
+    window.gpustreamlab.followTheme(document.documentElement, frame, new AbortController().signal)
     window.gslViewer = await startViewer("")
     if (!element("gsl-data-b")) return
     window.gslViewerB = await startViewer("-b")
@@ -122,10 +107,10 @@
   }
 
   try {
-    followTheme()
     await startViewers()
     element("gsl-state").remove()
-    keepFitting()
+    if (frame) fitFrame()
+    if (frame) new ResizeObserver(fitFrame).observe(document.body) // Which says nothing while the cell is out of sight.
     document.documentElement.dataset.drawn = "yes"
   } catch (error) {
     element("gsl-state").textContent =

@@ -7,16 +7,45 @@ const HATCH_MEDIA = ["(prefers-contrast: more)", "(forced-colors: active)", "pri
 // JupyterLab changes its attributes before the style sheet of the new theme has loaded.
 const THEME_DELAYS_MS = [60, 300, 1000]
 
-const colourContext = (() => { let ctx = null; return () => ctx || (ctx = document.createElement("canvas").getContext("2d")) })()
+let onePixel = null
 
-// Any colour of CSS as [r, g, b, alpha].
+// Any colour of CSS as [r, g, b, alpha]: as the browser paints it, whatever notation it has.
 export function parseColour(text) {
-  const ctx = colourContext()
-  ctx.fillStyle = "#000000"
-  ctx.fillStyle = text
-  const value = ctx.fillStyle
-  if (value[0] === "#") return [1, 3, 5].map(place => parseInt(value.slice(place, place + 2), 16)).concat(1)
-  return value.match(/[\d.]+/g).map(Number)
+  onePixel ??= new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true})
+  onePixel.clearRect(0, 0, 1, 1)
+  onePixel.fillStyle = "#000000"
+  onePixel.fillStyle = text
+  onePixel.fillRect(0, 0, 1, 1)
+  const [r, g, b, alpha] = onePixel.getImageData(0, 0, 1, 1).data
+  return [r, g, b, alpha / 255]
+}
+
+const isDarkColour = text => {
+  const [r, g, b] = parseColour(text)
+  return 0.299 * r + 0.587 * g + 0.114 * b < 128
+}
+
+// Whether what surrounds an element is dark: what JupyterLab says, else the first ground behind it that one cannot see through, else its ink.
+function isDarkAround(element) {
+  const {jpThemeLight} = element.ownerDocument.body.dataset
+  if (jpThemeLight) return jpThemeLight === "false"
+  for (let at = element; at; at = at.parentElement ?? at.getRootNode().host) {
+    const ground = getComputedStyle(at).backgroundColor
+    if (parseColour(ground)[3] > 0.5) return isDarkColour(ground)
+  }
+  return !isDarkColour(getComputedStyle(element).color)
+}
+
+// A page within a notebook follows the notebook, where it may look, as a widget does; a page of its own follows the system.
+export function followTheme(root, around, signal) {
+  const system = matchMedia("(prefers-color-scheme: dark)")
+  const apply = () => {
+    const theme = (around ? isDarkAround(around) : system.matches) ? "dark" : "light"
+    if (root.dataset.theme === theme) return // Whoever watches it would be told for ever.
+    root.dataset.theme = root.style.colorScheme = theme
+  }
+  apply()
+  watchTheme(apply, signal, around?.ownerDocument)
 }
 
 // A colour over another one, as the eye sees it.
@@ -34,8 +63,7 @@ export function readTheme(element) {
     theme[name] = alpha < 0.05 ? value : blend(`rgb(${r},${g},${b})`, "#ffffff", 1)
   }
   probe.remove()
-  const [r, g, b] = parseColour(theme.paper)
-  theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128
+  theme.isDark = isDarkColour(theme.paper)
   theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)"
   theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2"
   theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4"
@@ -45,7 +73,7 @@ export function readTheme(element) {
 }
 
 // Call back whenever what the theme depends on may have changed, until the signal.
-export function watchTheme(callback, signal) {
+export function watchTheme(callback, signal, page = document) {
   const queries = ["(prefers-color-scheme: dark)", ...HATCH_MEDIA].map(media => matchMedia(media))
   let timers = []
   const changed = () => {
@@ -55,7 +83,7 @@ export function watchTheme(callback, signal) {
   }
   const observer = new MutationObserver(changed)
   const attributes = {attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"]}
-  for (const node of [document.documentElement, document.body]) observer.observe(node, attributes)
+  for (const node of [page.documentElement, page.body]) observer.observe(node, attributes)
   for (const query of queries) query.addEventListener("change", changed, {signal})
   signal.addEventListener("abort", () => { timers.forEach(clearTimeout); observer.disconnect() })
 }

@@ -520,33 +520,23 @@ function flushTyping(screen) {
 function fillField(screen, field, text, canEdit) {
   const entry = screen.typed.get(field)
   if (entry && entry.seq !== null && screen.link.isDone(entry.seq)) screen.typed.delete(field)
-  if (!screen.typed.has(field) && field.value !== text && !isSame(field, text)) field.value = text
+  // The kernel trims what is typed: a space at the end of the field that has the focus is no reason to move the cursor.
+  const own = field.getRootNode().activeElement === field ? field.value.trim() : field.value
+  if (!screen.typed.has(field) && own !== text) field.value = text
   field.readOnly = !canEdit
-}
-
-/** The kernel trims what is typed: a space at the end of the field that has the focus is no reason to move the cursor. */
-function isSame(field, text) {
-  return field.getRootNode().activeElement === field && field.value.trim() === text
 }
 
 // ---- small things -----------------------------------------------------------------------------------------------------------
 
-async function copy(parts) {
-  const write = async () => await navigator.clipboard.writeText(parts.code.textContent)
-  const isCopied = await write().then(() => true, () => copyBySelection(parts.code))
-  setText(parts.copy, isCopied ? "Copied" : "Press Ctrl+C")
-  setTimeout(() => setText(parts.copy, "Copy"), 2000)
-}
-
-/** Select the line, and copy it where the browser still allows that; the selection stays, so that Ctrl+C works. */
-function copyBySelection(code) {
-  window.getSelection().selectAllChildren(code)
-  code.focus()
-  try {
-    return document.execCommand("copy")
-  } catch {
-    return false
+/** Copy the line; where the browser does not let a page do that, it is selected. */
+async function copy({ code, copy: button }) {
+  const isCopied = await navigator.clipboard?.writeText(code.textContent).then(() => true, () => false)
+  if (!isCopied) {
+    window.getSelection().selectAllChildren(code)
+    code.focus()
   }
+  setText(button, isCopied ? "Copied" : "Press Ctrl+C")
+  setTimeout(() => setText(button, "Copy"), 2000)
 }
 
 function dropGone(nodes, live) {

@@ -1,7 +1,6 @@
 // The live timeline: takes updates of the kernel, holds the spans of all views of one model, and lets the viewer draw them.
 // The viewer's bundle stands above this, as `gpustreamlab`, and kept.js.
 
-const BOKEH_PROMISES = "__gslBokehPromises"
 const GONE_TEXT = "The kernel is gone. This is what had been recorded by then."
 const STATE_WORDS = { live: "live", paused: "paused", failing: "waiting", closed: "closed", gone: "kernel gone" }
 const SAVE_AFTER_MS = 400
@@ -12,13 +11,11 @@ const feeds = new Map()
 
 function loadBokeh(model) {
   const version = model.get("bokeh_version")
-  if (window.Bokeh?.version === version) return Promise.resolve(window.Bokeh)
-  const promises = (window[BOKEH_PROMISES] ??= {})
-  promises[version] ??= runBokeh(model.get("bokeh_gz"), version)
-  return promises[version]
+  return (window.__gslBokehPromises ??= {})[version] ??= runBokeh(model.get("bokeh_gz"), version)
 }
 
 async function runBokeh(packed, version) {
+  if (window.Bokeh?.version === version) return window.Bokeh
   const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text()
   const script = document.createElement("script")
   script.textContent = text
@@ -291,6 +288,8 @@ class LiveView {
     this.root.gslView = this
     this.head = new Head(this.root)
     element.append(this.root)
+    this.ending = new AbortController()
+    gpustreamlab.followTheme(this.root, element, this.ending.signal)
     this.isSeen = true
     this.isDue = false
     this.observer = new IntersectionObserver(entries => this.seen(entries.at(-1).isIntersecting))
@@ -382,6 +381,7 @@ class LiveView {
   remove() {
     this.feed.views.delete(this)
     this.observer.disconnect()
+    this.ending.abort()
     this.viewer?.destroy()
     this.root.remove()
   }
@@ -455,8 +455,7 @@ function runningFacts({ pending, tables }) {
 
 // What this page shows less of than was recorded.
 function feedNotes({ store, merged, missed }) {
-  const count = number => number.toLocaleString("en-US")
-  const notes = []
+  const notes = [], count = gpustreamlab.formatCount
   if (merged) notes.push(`${count(merged)} spans came too fast to be sent one by one and are merged with their neighbours, with exact counts and busy time; a saved file has them all`)
   if (missed) notes.push(`${count(missed)} spans were overwritten before they could be shown: raise Session(ring_size=...)`)
   if (store.evictedCount) notes.push(`the oldest ${count(store.evictedCount)} spans made room here: raise lab.timeline(capacity=...)`)

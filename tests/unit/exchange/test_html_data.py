@@ -19,7 +19,9 @@ from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, pipeline_tr
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
 
-ELEMENT = re.compile(rb'<script type="application/vnd.apache.parquet" id="gsl-trace">([A-Za-z0-9+/=]+)</script>\n<script>')
+ELEMENT = re.compile(
+    rb'<script type="application/vnd.apache.parquet" id="gsl-trace">([A-Za-z0-9+/=]+)</script>\n<script data-code='
+)
 
 
 @pytest.fixture
