@@ -56,7 +56,8 @@ notebooks: .venv/.dev  ## every notebook, executed
 	$(PYTEST) $(PARALLEL) --dist=loadfile tests/notebooks
 
 docs: .venv/.dev  ## the site of the documentation, in docs/_build; a warning, a link that leads nowhere included, is an error
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs docs/_build
+	rm -rf docs/reference/api
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b html docs docs/_build
 	@echo 'Open docs/_build/index.html'
 
 viewer:  ## bundle the modules of the timeline's viewer after a change to them; needs npm

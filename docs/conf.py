@@ -7,6 +7,8 @@ each README, the gallery where a page says ``<!-- gallery -->``, and one page of
 from __future__ import annotations
 
 import ast
+import json
+import posixpath
 import re
 import sys
 from pathlib import Path
@@ -27,7 +29,7 @@ extensions = ["myst_parser", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.
 root_doc = "index"
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
-default_role = "code"
+default_role = "py:obj"
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
@@ -39,17 +41,18 @@ numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "gpustreamlab"
-html_favicon = None
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "header_links_before_dropdown": 6,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"index": [], "**": ["page-toc"]},
 }
 html_sidebars = {"index": [], "gallery": []}
 
@@ -69,14 +72,32 @@ def write_pages(app, error) -> None:
     folder = Path(app.outdir) / PAGES
     folder.mkdir(exist_ok=True)
     texts = {"gsl-bokeh": bokeh_text(), "gsl-viewer": viewer_packed()}
-    adding = 'document.body.append(Object.assign(document.createElement("script"), {type: "text/plain", id, textContent}))'
-    lines = (f"((id, textContent) => {adding})({id!r}, {text!r})" for id, text in texts.items())
-    (folder / "viewer.js").write_text("\n".join(lines), encoding="utf-8")
+    made = "Object.assign(document.createElement('script'), {type: 'text/plain', id, textContent})"
+    script = f"for (const [id, textContent] of {json.dumps(list(texts.items()))}) document.body.append({made})\n"
+    (folder / "viewer.js").write_text(script, encoding="utf-8")
     for name in recorded():
         page, count = LETTERS.subn("", timeline_page(gpustreamlab.load_trace(GALLERY / f"{name}.parquet")))
         assert count == len(texts)
         page = page.replace('<script type="text/plain"', '<script src="viewer.js"></script>\n<script type="text/plain"', 1)
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
+
+
+def write_index_for_machines(app, error) -> None:
+    """Write ``llms.txt``: each page as Markdown, by the lists of the READMEs."""
+    if error or app.builder.format != "html":
+        return
+    found = [
+        f"# {project}",
+        "",
+        "> See and steer GPU concurrency from a notebook: streams, SM partitions and a truthful timeline.",
+    ]
+    for door in ("tutorials", "how-to", "explanations", "reference"):
+        text = (Path(app.srcdir) / door / "README.md").read_text(encoding="utf-8")
+        found += ["", f"## {door.capitalize()}", ""]
+        for title, target, more in re.findall(r"^- \[([^\]]+)\]\(([\w./-]+)\.md\)(.*)$", text, re.MULTILINE):
+            docname = posixpath.normpath(f"{door}/{target}")
+            found.append(f"- [{title}](_sources/{docname}.md.txt){more}")
+    (Path(app.outdir) / "llms.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
 
 
 def add_what_only_a_site_has(app, docname: str, source: list[str]) -> None:
@@ -108,6 +129,7 @@ def frame(name: str, depth: int = 0) -> str:
 
 
 def setup(app) -> None:
-    """Tell Sphinx of the two steps above."""
+    """Tell Sphinx of the steps above."""
     app.connect("source-read", add_what_only_a_site_has)
     app.connect("build-finished", write_pages)
+    app.connect("build-finished", write_index_for_machines)

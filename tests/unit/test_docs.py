@@ -207,7 +207,7 @@ def test_the_reference_has_every_option_of_a_magic(magic):
     assert all(f"`{choice}`" in section for choice in PARSERS[magic].choices)
 
 
-REFERRED = re.findall(r"^   (gpustreamlab[\w.]*)$", (REFERENCE / "python.md").read_text(encoding="utf-8"), re.MULTILINE)
+REFERRED = re.findall(r"^   ~?(gpustreamlab[\w.]*)$", (REFERENCE / "python.md").read_text(encoding="utf-8"), re.MULTILINE)
 DOORS = ("analysis", "groups", "bench", "trace", "timeline", "recorded", "node", "tuning", "programs")
 
 

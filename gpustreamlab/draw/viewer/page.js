@@ -51,8 +51,9 @@
     const apply = () => { document.documentElement.dataset.theme = isDark() ? "dark" : "light" }
     apply()
     system.addEventListener("change", apply)
-    const attributes = ["data-jp-theme-light", "data-jp-theme-name", "class"]
-    if (host) new MutationObserver(apply).observe(host, {attributes: true, attributeFilter: attributes})
+    if (!host) return
+    const attributeFilter = ["data-jp-theme-light", "data-jp-theme-name", "data-theme", "class"], observer = new MutationObserver(apply)
+    for (const watched of [host, host.parentElement]) observer.observe(watched, {attributes: true, attributeFilter})
   }
 
   // The frame is as high as its content, and takes the place of the picture beside it.
