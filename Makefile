@@ -10,7 +10,7 @@ PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-long lint types layers unit browser notebooks docs viewer gpu bench wheel clean
+.PHONY: help demo lab test test-long lint types layers unit browser notebooks docs viewer gpu bench wheel release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -73,6 +73,10 @@ wheel: .venv/.dev  ## the wheels, in dist: Linux x86_64 and aarch64 with CUPTI's
 	for processor in x86_64 aarch64 ''; do \
 		GPUSTREAMLAB_WHEEL=$$processor $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
 	done
+
+release: .venv/.dev  ## source and wheels in dist, each installed into an empty environment and tried, and the release notes; uploads nothing
+	$(BIN)/python -m pip install --quiet --group release
+	$(BIN)/python scripts/make_release.py
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv build dist out demo docs/_build docs/reference/api .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

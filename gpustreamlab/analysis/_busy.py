@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab._util.background import thread_pool
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
@@ -306,7 +306,7 @@ def map_threaded(work: Callable[[_Item], _Result], items: Sequence[_Item], *, ro
     thread_count = min(os.cpu_count() or 1, 8, len(items))
     if row_count < THREADED_ROWS or thread_count < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(thread_count) as pool:
+    with thread_pool(thread_count) as pool:
         return list(pool.map(work, items))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
 from html import escape
@@ -15,6 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from gpustreamlab._util.background import thread_pool
 from gpustreamlab.analysis import (
     RowTable,
     TraceComparison,
@@ -65,7 +65,7 @@ def timeline_page(
     BokehJS, the viewer and the data are compressed; the browser's own `DecompressionStream` (in all since 2023) unpacks them.
     What is compressed is written in letters that can end no script, attribute or comment.
     """
-    with ThreadPoolExecutor(1) as pool:  # all take long, and numpy works without the interpreter's lock
+    with thread_pool(1) as pool:  # all take long, and numpy works without the interpreter's lock
         asked = None if why is not None else pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
         picture = plan_picture(trace) if picture is None else picture
         told = why if asked is None else asked.result()

@@ -52,9 +52,7 @@ def test_the_site_builds_and_its_pages_can_be_played_with(site, chromium):
     pages = {path.stem: path.stat().st_size for path in (folder / "pages").glob("*.html")}
     assert pages.keys() == recorded
     assert max(pages.values()) < MOST_BYTES
-    listed = [
-        line.partition("](")[2].partition(")")[0] for line in (folder / "llms.txt").read_text().splitlines() if "](" in line
-    ]
+    listed = re.findall(r"\]\(([^)]+)\)", (folder / "llms.txt").read_text(encoding="utf-8"))
     assert len(listed) > 30
     assert [one for one in listed if not (folder / one).exists()] == []
 
