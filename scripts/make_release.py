@@ -28,8 +28,9 @@ with gsl.Session("sim", title="smoke") as lab:
     lab.synchronize()
     assert lab.trace.overlap()["a", "b"].common_share > 0.9
     page = lab.timeline().save("smoke.html")
-    lab.trace.save("smoke.parquet")
-assert len(gsl.load_trace("smoke.parquet")) == len(lab.trace)
+trace = lab.trace
+trace.save("smoke.parquet")
+assert len(gsl.load_trace("smoke.parquet")) == len(trace)
 print(gsl.__version__, gsl.__file__, page.stat().st_size)
 """
 

@@ -267,7 +267,7 @@ def rows_by_group(group: Int32Array | Int64Array, group_count: int, counted: Boo
     """Return the counted rows in the order of their groups (None: all rows, as they are) and where each group begins."""
     kept = None if counted.all() else np.flatnonzero(counted)
     group = group if kept is None else group[kept]
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(group, minlength=group_count))))
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(group.astype(np.intp, copy=False), minlength=group_count))))
     if (group[1:] >= group[:-1]).all():
         return kept, offsets
     # numpy sorts 16-bit keys by radix, in linear time.
@@ -418,7 +418,7 @@ def first_of_each(column: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 def turns_of(counts: Int64Array) -> Int64Array:
     """Count from 0 to each of these: of 2 and 3 it is 0, 1, 0, 1, 2."""
-    turns: Int64Array = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    turns: Int64Array = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts.astype(np.intp, copy=False))
     return turns
 
 

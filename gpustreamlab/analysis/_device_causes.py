@@ -187,7 +187,7 @@ def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolAr
     device, channels = lane_devices(trace), hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before
-    used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
+    used = np.bincount(device[np.unique(trace.lane[pieces.counted])].astype(np.intp, copy=False), minlength=len(trace.devices))
     is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
     left = np.flatnonzero(near & ~is_known)
