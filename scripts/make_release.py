@@ -1,9 +1,9 @@
-"""Make a release in dist, and try all of it: the source, the wheels, and the notes, which are the version's part of CHANGELOG.md.
+"""Make a release in dist, and try it: the source, the wheels, and the notes, which are the version's part of CHANGELOG.md.
 
     python scripts/make_release.py
 
 Each file is installed into an empty environment, from the index that pip uses, and does a small run there. What is for another
-processor is unpacked only; the extras for a GPU are resolved, not installed. Uploading is left to .github/workflows/release.yml.
+processor is unpacked only; the extras for a GPU are resolved, not installed. .github/workflows/release.yml uploads it.
 """
 
 from __future__ import annotations

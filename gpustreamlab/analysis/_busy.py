@@ -399,7 +399,7 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
     if width <= max(SMALL_RANGE, 4 * len(column)):
         present = np.zeros(width, bool)
         present[column - least] = True
-        return np.flatnonzero(present) + least, (np.cumsum(present) - 1)[column - least]
+        return np.flatnonzero(present) + least, (np.cumsum(present, dtype=np.intp) - 1)[column - least]
     heads = np.flatnonzero(np.concatenate(([True], column[1:] != column[:-1])))
     values = np.unique(column[heads])
     return values, np.repeat(np.searchsorted(values, column[heads]), np.diff(np.append(heads, len(column))))

@@ -575,7 +575,6 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, most_ns: int, least_ns:
     other = np.where(found.before >= 0, trace.lane[found.before], -1)
     width = len(trace.lanes) + 1
     pairs, pair = distinct((found.cause * width + pieces.lane[found.piece]) * width + other + 1)
-    pair = pair.astype(np.intp, copy=False)  # numpy counts by indices of the machine's own size: 32 bits in a browser
     cause = pairs // (width * width)
     is_apart = np.bincount(pair, weights=found.saves_ns) >= least_ns
     for code in np.unique(cause).tolist():

@@ -458,8 +458,7 @@ def _in_ranges(trace: Trace, columns: Int64Array) -> Int64Array:
         times_ns = np.unique(np.concatenate((trace.start_ns[own], trace.end_ns[own])))
         low, high = np.searchsorted(times_ns, gaps[3], side="right"), np.searchsorted(times_ns, gaps[4])
         count = (high - low + 1).astype(np.intp, copy=False)
-        pieces = np.repeat(gaps, count, axis=1)
-        inside = turns_of(count)
+        pieces, inside = np.repeat(gaps, count, axis=1), turns_of(count)
         cut_ns = np.append(times_ns, 0)[np.repeat(low, count) + inside - 1]
         pieces[3] = np.where(inside > 0, cut_ns, pieces[3])
         pieces[4, :-1] = np.where(inside[1:] > 0, cut_ns[1:], pieces[4, :-1])
