@@ -20,6 +20,8 @@ import gpustreamlab  # noqa: E402
 from gpustreamlab.draw._html import bokeh_text, timeline_page, viewer_packed  # noqa: E402
 from scripts.record_gallery import GALLERY, NAMES  # noqa: E402
 
+ANSWERING = ("overlap", "utilization", "strays", "stragglers", "idle", "totals", "quality")
+
 project = "gpustreamlab"
 author = "The gpustreamlab founders"
 project_copyright = author
@@ -35,6 +37,8 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
 autosummary_generate = True
+# Where names of files know no case, a function would have the page of its answer.
+autosummary_filename_map = {f"gpustreamlab.analysis.{name}": f"gpustreamlab.analysis.{name}-of" for name in ANSWERING}
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
