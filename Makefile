@@ -10,7 +10,7 @@ PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-long lint types layers unit browser notebooks viewer gpu bench wheel clean
+.PHONY: help demo lab test test-long lint types layers unit browser notebooks docs viewer gpu bench wheel release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,6 +55,11 @@ browser: .venv/.dev  ## the exported page in a headless browser
 notebooks: .venv/.dev  ## every notebook, executed
 	$(PYTEST) $(PARALLEL) --dist=loadfile tests/notebooks
 
+docs: .venv/.dev  ## the site of the documentation, in docs/_build; a warning, a link that leads nowhere included, is an error
+	rm -rf docs/reference/api
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b html docs docs/_build
+	@echo 'Open docs/_build/index.html'
+
 viewer:  ## bundle the modules of the timeline's viewer after a change to them; needs npm
 	python3 scripts/bundle_viewer.py
 
@@ -69,8 +74,12 @@ wheel: .venv/.dev  ## the wheels, in dist: Linux x86_64 and aarch64 with CUPTI's
 		GPUSTREAMLAB_WHEEL=$$processor $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
 	done
 
+release: .venv/.dev  ## source and wheels in dist, each installed into an empty environment and tried, and the release notes; uploads nothing
+	$(BIN)/python -m pip install --quiet --group release
+	$(BIN)/python scripts/make_release.py
+
 clean:  ## remove .venv and everything that was built
-	rm -rf .venv build dist out demo .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist out demo docs/_build docs/reference/api .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.made: pyproject.toml scripts/make-venv

@@ -1,4 +1,4 @@
-"""A thread on the side, which does something some times a second and keeps out of the way."""
+"""Threads on the side: one that does something some times a second and keeps out of the way, and pools of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
 
 from gpustreamlab.errors import OptionError
 
@@ -42,8 +44,11 @@ class Updater:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread. Where none can start, what it does waits until it is asked for: it only does it earlier."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            _log.info("%s does not run: no thread can start here.", self._thread.name)
 
     def stop(self) -> None:
         """End the thread and wait until it has ended; idempotent, and silent in the thread itself."""
@@ -64,6 +69,34 @@ class Updater:
                 _log.exception("%s ends: it could not be updated.", threading.current_thread().name)
                 return
             pause_s = max(self._period_s - took_s, REST * computed_s)
+
+
+class _AtOnce(Executor):
+    """Runs each call as it is handed in."""
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+            future.set_exception(error)
+        return future
+
+
+def has_threads() -> bool:
+    """Try whether a thread can start: none can where Python runs in a browser."""
+    thread = threading.Thread(target=bool, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    thread.join()
+    return True
+
+
+def thread_pool(thread_count: int) -> Executor:
+    """Return a pool of threads, or what takes its place where none can start."""
+    return ThreadPoolExecutor(thread_count) if has_threads() else _AtOnce()
 
 
 def check_refresh_hz(value: object) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from itertools import pairwise
 from threading import RLock
@@ -19,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab._util.background import thread_pool
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
@@ -288,7 +288,7 @@ def rows_by_group(group: Int32Array | Int64Array, group_count: int, counted: Boo
     """Return the counted rows in the order of their groups (None: all rows, as they are) and where each group begins."""
     kept = None if counted.all() else np.flatnonzero(counted)
     group = group if kept is None else group[kept]
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(group, minlength=group_count))))
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(group.astype(np.intp, copy=False), minlength=group_count))))
     if (group[1:] >= group[:-1]).all():
         return kept, offsets
     # numpy sorts 16-bit keys by radix, in linear time.
@@ -327,7 +327,7 @@ def map_threaded(work: Callable[[_Item], _Result], items: Sequence[_Item], *, ro
     thread_count = min(os.cpu_count() or 1, 8, len(items))
     if row_count < THREADED_ROWS or thread_count < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(thread_count) as pool:
+    with thread_pool(thread_count) as pool:
         return list(pool.map(work, items))
 
 
@@ -510,7 +510,7 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
     if width <= max(SMALL_RANGE, 4 * len(column)):
         present = np.zeros(width, bool)
         present[column - least] = True
-        return np.flatnonzero(present) + least, (np.cumsum(present) - 1)[column - least]
+        return np.flatnonzero(present) + least, (np.cumsum(present, dtype=np.intp) - 1)[column - least]
     heads = np.flatnonzero(np.concatenate(([True], column[1:] != column[:-1])))
     values = np.unique(column[heads])
     return values, np.repeat(np.searchsorted(values, column[heads]), np.diff(np.append(heads, len(column))))
@@ -529,7 +529,7 @@ def first_of_each(column: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 def turns_of(counts: Int64Array) -> Int64Array:
     """Count from 0 to each of these: of 2 and 3 it is 0, 1, 0, 1, 2."""
-    turns: Int64Array = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    turns: Int64Array = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts.astype(np.intp, copy=False))
     return turns
 
 

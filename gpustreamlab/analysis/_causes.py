@@ -218,7 +218,7 @@ def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64A
     (beside_ns,) = _quantiles(kernel[together], duration_ns[together], count, 0.5)
     # The longer a kernel, the likelier it meets another: of one whose time varies when alone nothing is claimed.
     is_even = most_ns <= EVEN_TIMES * typical_ns
-    most_times = MOST_SLOWED_TIMES * np.bincount(lane_devices(trace)).max()
+    most_times = MOST_SLOWED_TIMES * np.bincount(lane_devices(trace).astype(np.intp, copy=False)).max()
     is_slowed = is_even & (beside_ns >= SLOWED_TIMES * typical_ns) & (beside_ns <= most_times * typical_ns)
     is_slow = together & is_slowed[kernel] & (duration_ns > typical_ns[kernel])
     return rows[is_slow], (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
@@ -258,7 +258,7 @@ def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
 def _quantiles(group: Int64Array, values: Int64Array, count: int, *shares: float) -> list[FloatArray]:
     """Return these quantiles of each group that has at least `FEW` values, NaN for the others; each of shape (count,)."""
     order = np.lexsort((values, group))
-    sizes = np.bincount(group, minlength=count)
+    sizes = np.bincount(group.astype(np.intp, copy=False), minlength=count)
     last = np.cumsum(sizes) - 1
     enough = sizes >= FEW
     found = []
@@ -454,7 +454,7 @@ def _launch_rows(pieces: Pieces) -> tuple[Int64Array, Int64Array]:
     first_ns, spacing_ns = (np.full(len(trace), unknown_ns, np.int64) for _ in range(2))
     if len(order):
         first = np.flatnonzero(begins)
-        first_ns[order] = np.repeat(queued_ns[first], np.diff(first, append=len(order)))
+        first_ns[order] = np.repeat(queued_ns[first], np.diff(first, append=len(order)).astype(np.intp, copy=False))
         apart_ns = np.diff(queued_ns, prepend=0)
         apart_ns[is_new] = unknown_ns
         spacing_ns[order] = apart_ns

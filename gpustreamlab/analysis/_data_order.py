@@ -266,7 +266,7 @@ def _conflicts(memory: Memory, lane: Int64Array | None = None) -> Iterator[Confl
     for begin, end in pairwise(bounds.tolist()):
         inside = np.flatnonzero((first < end) & (last > begin))
         least = np.maximum(first[inside], begin)
-        count = np.minimum(last[inside], end) - least
+        count = (np.minimum(last[inside], end) - least).astype(np.intp, copy=False)
         source = np.repeat(inside, count)
         stretch = np.arange(len(source)) + np.repeat(least - np.cumsum(count) + count, count)
         keys = (stretch - begin) * (2 * work_count) + code[source]

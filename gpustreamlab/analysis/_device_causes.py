@@ -231,7 +231,8 @@ def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolAr
     device, channels = lane_devices(trace), hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before
-    used = np.bincount(device[[int(trace.lane[part[0]]) for part in sweep(trace).by_lane]], minlength=len(trace.devices))
+    used_lane = [int(trace.lane[part[0]]) for part in sweep(trace).by_lane]
+    used = np.bincount(device[used_lane].astype(np.intp, copy=False), minlength=len(trace.devices))
     is_many = (used > hardware_queue_count(trace))[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
     left = np.flatnonzero(near & ~is_known)

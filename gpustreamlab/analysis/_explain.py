@@ -491,7 +491,7 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, most_ns: int, least_ns:
         if (cause == code).sum() > PAIRS_TOLD:
             is_apart[cause == code] = False
     groups, group_of_pair = np.unique(np.where(is_apart, np.arange(len(pairs)), len(pairs) + cause), return_inverse=True)
-    group = group_of_pair[pair]
+    group = group_of_pair[pair].astype(np.intp, copy=False)
     waited_ns = np.bincount(group, weights=found.saves_ns)
     cause_of_group = np.zeros(len(groups), np.int64)
     cause_of_group[group_of_pair] = cause
@@ -504,7 +504,7 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, most_ns: int, least_ns:
     worth_ns[(cause_of_group == CODES.index(Cause.PROFILER_OVERHEAD)) & (worth_ns < PROFILER_TIMES * least_ns)] = 0
     first, second = pairs // width % width, pairs % width - 1
     both_ways = np.unique(np.stack([group_of_pair, np.minimum(first, second), np.maximum(first, second)]), axis=1)[0]
-    counts, pair_counts = np.bincount(group), np.bincount(both_ways)
+    counts, pair_counts = np.bincount(group), np.bincount(both_ways.astype(np.intp, copy=False))
     members = np.split(np.lexsort((found.waited_ns, found.saves_ns, group)), np.cumsum(counts)[:-1])
     return [
         _finding(

@@ -206,7 +206,7 @@ def _gaps(trace: Trace) -> tuple[Int64Array, ...]:
     start_ns = trace.start_ns[row] - duration_ns
     # A gap of the host in which the event came after the launch is cut there.
     is_cut = of_host & waited & (trace.end_ns[source] > trace.queued_ns[row])
-    place = np.repeat(np.arange(len(row)), 1 + is_cut)
+    place = np.repeat(np.arange(len(row)), (1 + is_cut).astype(np.intp, copy=False))
     is_rest = np.diff(place, prepend=-1) == 0
     row, duration_ns, known_ns, is_cut = row[place], duration_ns[place], known_ns[place], is_cut[place]
     start_ns = start_ns[place] + np.where(is_rest, duration_ns - known_ns, 0)
@@ -457,9 +457,9 @@ def _in_ranges(trace: Trace, columns: Int64Array) -> Int64Array:
         own = np.flatnonzero(is_range & (trace.lane == lane))
         times_ns = np.unique(np.concatenate((trace.start_ns[own], trace.end_ns[own])))
         low, high = np.searchsorted(times_ns, gaps[3], side="right"), np.searchsorted(times_ns, gaps[4])
-        pieces = np.repeat(gaps, high - low + 1, axis=1)
-        inside = turns_of(high - low + 1)
-        cut_ns = np.append(times_ns, 0)[np.repeat(low, high - low + 1) + inside - 1]
+        count = (high - low + 1).astype(np.intp, copy=False)
+        pieces, inside = np.repeat(gaps, count, axis=1), turns_of(count)
+        cut_ns = np.append(times_ns, 0)[np.repeat(low, count) + inside - 1]
         pieces[3] = np.where(inside > 0, cut_ns, pieces[3])
         pieces[4, :-1] = np.where(inside[1:] > 0, cut_ns[1:], pieces[4, :-1])
         pieces[1] = innermost_range(trace, own, pieces[3])

@@ -251,7 +251,7 @@ def _rest_of_run(lasted_ns: Int64Array, runs: Int64Array) -> Int64Array:
     [6, 5, 3, 4]
     """
     found: Int64Array = np.cumsum(lasted_ns[::-1])[::-1]
-    found -= np.repeat(np.append(found[runs[1:]], 0), np.diff(runs, append=len(lasted_ns)))
+    found -= np.repeat(np.append(found[runs[1:]], 0), np.diff(runs, append=len(lasted_ns)).astype(np.intp, copy=False))
     return found
 
 

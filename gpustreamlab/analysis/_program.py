@@ -247,7 +247,7 @@ def _traffic(trace: Trace) -> Int64Array:
     accesses = trace.accesses
     is_own = (accesses.buffer > 0) & ~accesses.is_host
     sizes = np.where(is_own, accesses.end - accesses.begin, 0)
-    found: Int64Array = np.bincount(accesses.span, weights=sizes, minlength=len(trace)).astype(np.int64)
+    found: Int64Array = np.bincount(accesses.span.astype(np.intp), weights=sizes, minlength=len(trace)).astype(np.int64)
     return found
 
 

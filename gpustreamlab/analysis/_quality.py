@@ -199,7 +199,7 @@ def _launches(trace: Trace) -> tuple[int, Int64Array]:
         own = rows[trace.lane[rows] == lane]
         reach_ns = np.maximum.accumulate(trace.end_ns[own])
         is_outer = np.append(True, trace.end_ns[own[1:]] > reach_ns[:-1])
-        has_work = np.bincount(np.cumsum(is_outer) - 1, weights=launched[own]) > 0
+        has_work = np.bincount(np.cumsum(is_outer, dtype=np.intp) - 1, weights=launched[own]) > 0
         outer.append(int(is_outer.sum()))
         lost.append(own[is_outer][~has_work])
     return sum(outer), np.concatenate([rows[:0], *lost])

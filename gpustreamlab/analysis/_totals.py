@@ -157,7 +157,7 @@ def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns:
         known = list(dict.fromkeys(sizes))
         labels, rows = [size.name for size in known], counted_rows(trace, sm_kinds(trace, kinds))
         group = np.array([known.index(size) for size in sizes])[trace.partition]
-    duration_ns, own = trace.duration_ns[rows], group[rows]
+    duration_ns, own = trace.duration_ns[rows], group[rows].astype(np.intp, copy=False)
     calls = np.bincount(own, minlength=len(labels)).astype(np.int64)
     total_ns, max_ns = np.zeros(len(labels), np.int64), np.zeros(len(labels), np.int64)
     np.maximum.at(max_ns, own, duration_ns)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab._util.background import thread_pool
 from gpustreamlab.analysis import is_work
 from gpustreamlab.draw._scene import NO_WAIT, work_columns
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace
@@ -65,7 +65,7 @@ def deflate(chunks: Sequence[bytes], level: int) -> bytes:
     True
     """
     pieces = [chunk[at : at + PIECE_BYTES] for chunk in chunks for at in range(0, len(chunk), PIECE_BYTES)]
-    with ThreadPoolExecutor(2) as pool:
+    with thread_pool(2) as pool:
         packed = list(pool.map(lambda piece: _deflate_piece(piece, level), pieces))
     return b"".join((*packed, zlib.compressobj(level, zlib.DEFLATED, -15).flush()))
 

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
 from html import escape
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from gpustreamlab._util.background import thread_pool
 from gpustreamlab.analysis import (
     RowTable,
     TraceComparison,
@@ -70,7 +70,7 @@ def timeline_page(
     BokehJS, the viewer and the data are compressed; the browser's own `DecompressionStream` (in all since 2023) unpacks them.
     What is compressed is written in letters that can end no script, attribute or comment.
     """
-    with ThreadPoolExecutor(1) as pool:  # all take long, and numpy works without the interpreter's lock
+    with thread_pool(1) as pool:  # all take long, and numpy works without the interpreter's lock
         asked = None if why is not None else pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
         picture = plan_picture(trace) if picture is None else picture
         told = why if asked is None else asked.result()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
 
+from gpustreamlab._util.background import thread_pool
 from gpustreamlab.analysis import (
     Basis,
     Concurrency,
@@ -60,7 +60,7 @@ class Picture:
 
 def plan_picture(trace: Trace) -> Picture:
     """Lay out a trace, and find what is to be said about it."""
-    with ThreadPoolExecutor(1) as pool:
+    with thread_pool(1) as pool:
         # Sorting takes most of the time, and numpy sorts without the interpreter's lock.
         found = pool.submit(basis_of, trace)
         counting = pool.submit(lambda: _count(trace, found.result().counted))

@@ -467,15 +467,19 @@ class _Columns:
         """Return the row, the start and the end of spans in lanes that are shown."""
         trace = self._trace
         shown = np.flatnonzero(kept & (rows[trace.lane] >= 0))
-        return rows[trace.lane[shown]], self._at(trace.start_ns[shown]), self._at(trace.end_ns[shown])
+        return (
+            rows[trace.lane[shown]].astype(np.intp, copy=False),
+            self._at(trace.start_ns[shown]),
+            self._at(trace.end_ns[shown]),
+        )
 
     def _at(self, times_ns: Int64Array) -> FloatArray:
         return np.asarray((times_ns - self._zero_ns) * self._per_ns, np.float64)
 
     def _ends(self, start: FloatArray, end: FloatArray) -> tuple[Int64Array, Int64Array]:
         """Return the first and the last column of each span; one that ends on a border does not reach into the next."""
-        first = np.clip(np.floor(start).astype(np.int64), 0, self._count - 1)
-        last = np.clip(np.ceil(end).astype(np.int64) - 1, first, self._count - 1)
+        first = np.clip(np.floor(start).astype(np.intp), 0, self._count - 1)
+        last = np.clip(np.ceil(end).astype(np.intp) - 1, first, self._count - 1)
         return first, last
 
     def _sums(self, place: Int64Array, start: FloatArray, end: FloatArray, place_count: int) -> FloatArray:

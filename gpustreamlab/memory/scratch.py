@@ -51,13 +51,18 @@ class Scratch(ProcessBound):
     Taking and giving back is safe in any thread, and for a stream that works in several threads.
     """
 
-    __slots__ = ("__weakref__", "_address", "_home", "_lease", "nbytes")
+    __slots__ = {
+        "__weakref__": None,
+        "_address": None,
+        "_home": None,
+        "_lease": None,
+        "nbytes": "How many bytes were asked for.",
+    }
 
     def __init__(self, home: LaneScratch, nbytes: int) -> None:
         self._home = home
         self._lease: ref[Scratch] | None = None
         self.nbytes = _check_size(nbytes)
-        """How many bytes were asked for."""
         self._address, self._lease = home.take(self)
 
     def __enter__(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, check_refresh_hz
+from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, check_refresh_hz, has_threads
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.shell import is_in_marimo, running_kernel_shell
 from gpustreamlab.errors import OptionError
@@ -68,7 +68,8 @@ class Watched(ABC):
             )
         check_refresh_hz(refresh_hz)
         check_span_limit("capacity", capacity)
-        if live and self.state is SessionState.OPEN and (running_kernel_shell() is not None or is_in_marimo()):
+        is_shown = running_kernel_shell() is not None or is_in_marimo()
+        if live and self.state is SessionState.OPEN and is_shown and has_threads():
             made = self._views.get(self, refresh_hz, capacity)
             if made is not None:
                 return made

@@ -254,7 +254,7 @@ def find_accesses(rows: Mapping[str, Int64Array], details: Sequence[WorkDetail],
     first = np.searchsorted(keys, call * width + np.maximum(node + 1, 0))
     behind = np.searchsorted(keys, call * width + np.where(node < 0, width - 1, node + 1), side="right")
     count = np.where(node + 1 < width, behind - first, 0)
-    source = np.repeat(np.arange(len(count)), count)
+    source = np.repeat(np.arange(len(count)), count.astype(np.intp, copy=False))
     span = work[turns_of(count) + first[source]]
     order = np.argsort(span, kind="stable")
     source, span = source[order], span[order]

@@ -103,6 +103,7 @@ class Tuning(Reported):
     notes: tuple[str, ...]
     """How it went, one sentence each."""
     lab: Session
+    """The session that `apply` changes."""
 
     @property
     def best(self) -> Trial:

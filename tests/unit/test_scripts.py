@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from scripts import run_benchmarks, run_gpu_tests, run_notebook
+import gpustreamlab
+from scripts import make_release, record_gallery, run_benchmarks, run_gpu_tests, run_notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -171,3 +173,33 @@ def test_make_help_lists_every_target():
     listed = {line.split()[1] for line in done.stdout.splitlines()}
     phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
     assert listed == set(phony.split()[1:])
+
+
+def test_the_gallery_has_a_short_recipe_with_a_question_for_each_name():
+    recipes = {path.stem: path.read_text(encoding="utf-8") for path in record_gallery.GALLERY.glob("*.py")}
+    assert recipes.keys() == set(record_gallery.NAMES)
+    assert [name for name, text in recipes.items() if "?" not in ast.get_docstring(ast.parse(text)).partition("\n")[0]] == []
+    lines = {
+        name: len([line for line in text.split('"""', 2)[2].splitlines() if line.strip()]) for name, text in recipes.items()
+    }
+    assert max(lines.values()) <= 20, lines
+
+
+def test_a_recording_of_real_hardware_is_not_replaced_by_a_simulated_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_gallery, "GALLERY", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    source = "import gpustreamlab as gsl\nlab = gsl.Session('sim')\nwith lab.on(lab.stream('a'), 'x'):\n    pass\nlab.close()\n"
+    (tmp_path / "one.py").write_text(source)
+    assert record_gallery.record("one").startswith("one: <Trace")
+    gpustreamlab.Trace.from_columns(start_ns=[0], end_ns=[1], stream=["a"]).save(tmp_path / "one.parquet")
+    before = (tmp_path / "one.parquet").read_bytes()
+    assert "left as it is" in record_gallery.record("one")
+    assert (tmp_path / "one.parquet").read_bytes() == before
+
+
+def test_the_notes_of_a_release_are_its_part_of_the_changelog():
+    notes = make_release.notes_of(gpustreamlab.__version__)
+    assert notes.startswith(f"# gpustreamlab {gpustreamlab.__version__}\n\nThe first release")
+    assert "\n## " not in notes
+    with pytest.raises(SystemExit, match="no part for 9.9"):
+        make_release.notes_of("9.9")

@@ -313,7 +313,7 @@ def _make_batch(batch: type[B], flat: array[int]) -> B:
 def _make_accesses(noted: list[tuple[int, int, list[Extent]]]) -> AccessBatch:
     """Return what calls touch, each with its number and its node, as columns."""
     number, node = np.array([one[:2] for one in noted], np.int64).reshape(-1, 2).T
-    count = np.array([len(touched) for *_, touched in noted], np.int64)
+    count = np.array([len(touched) for *_, touched in noted], np.intp)
     rows = np.array([*chain.from_iterable(touched for *_, touched in noted)], np.int64).reshape(-1, 4).T.copy()
     buffer, begin, end, flags = rows
     flags |= np.repeat(node + 1 << NODE_SHIFT, count)
