@@ -396,6 +396,8 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     least = int(column.min())
     width = int(column.max()) - least + 1
+    if width == 1:  # as of most batches: one stream, one thread
+        return np.array([least], np.int64), np.zeros(len(column), np.int64)
     if width <= max(SMALL_RANGE, 4 * len(column)):
         present = np.zeros(width, bool)
         present[column - least] = True
@@ -408,6 +410,8 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
 def first_of_each(column: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return where each distinct integer stands first, in order of that, and the place of each entry's among them."""
     values, place = distinct(column)
+    if len(values) == 1:
+        return np.zeros(1, np.int64), place
     first = np.empty(len(values), np.int64)
     first[place[::-1]] = np.arange(len(place))[::-1]
     order = np.argsort(first)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.backends.cuda.cupti._buffers import reading_library
 from gpustreamlab.backends.cuda.cupti._layouts import Layouts
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import BoolArray, Int64Array
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """The fields of the records of one kind, each of shape (n_records,)."""
@@ -88,15 +88,22 @@ def parse_buffer(*buffers: NDArray[np.uint8], layouts: Layouts) -> Records:
     )
 
 
+def join_columns(tables: Sequence[Columns]) -> Columns:
+    """Put tables of the same columns behind each other."""
+    return tables[0] if len(tables) == 1 else {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def select_rows(columns: Columns, is_kept: BoolArray) -> Columns:
+    """Return the rows that are kept."""
+    return columns if is_kept.all() else {name: values[is_kept] for name, values in columns.items()}
+
+
 def concat_records(parts: Sequence[Records]) -> Records:
     """Put the records of several buffers, written by one CUPTI, behind each other."""
     kinds = sorted({kind for part in parts for kind in part.columns})
     columns = {}
     for kind in kinds:
-        tables = [part.columns[kind] for part in parts if kind in part.columns]
-        columns[kind] = (
-            tables[0] if len(tables) == 1 else {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-        )
+        columns[kind] = join_columns([part.columns[kind] for part in parts if kind in part.columns])
     return Records(
         columns=columns,
         counts=sum((Counter(part.counts) for part in parts), Counter()),
@@ -146,7 +153,7 @@ class CallNumbers:
         if self._may_be_new:
             near += (int(known.min()) - near) % _TURN
             self._may_be_new = False
-        numbers = near + (raw - near + _HALF) % _TURN - _HALF
+        numbers = near - _HALF + (raw - (near - _HALF) & _TURN - 1)
         if not self._newest and numbers[raw != 0].min() <= 0:
             numbers += _TURN  # they passed the end within the first records
         numbers[raw == 0] = 0
