@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -201,7 +202,7 @@ class AccessReader:
         """Return the accesses of these calls, see `ACCESS_FIELDS`; the order that they make is in `steps`."""
         state, blocks, batch = self._state, self._blocks, _Batch(calls, words, shapes)
         changes = np.array(self._changes, CHANGE)
-        numbers = np.array([take_buffer_number() for _ in range(batch.made_count + len(changes))], np.int64)
+        numbers = np.fromiter(islice(iter(take_buffer_number, 0), batch.made_count + len(changes)), np.int64)
         rows = np.empty((len(ACCESS_FIELDS), batch.row_room), np.int64)
         for field, array in {"calls": calls, "words": words, "changes": changes, "numbers": numbers, "rows": rows}.items():
             blocks.give(field, array)

@@ -185,20 +185,21 @@ class CallTimes:
     """Which thread made a call that was followed, and when it returned: the records of its work do not say."""
 
     def __init__(self) -> None:
-        self._known = np.empty((3, 0), np.int64)  # number, thread, end: of calls whose work was not told of
+        self._known = [np.empty(0, np.int64)] * 3  # number, thread, end: of calls whose work was not told of
 
     def of(self, records: Records) -> tuple[Int64Array, Int64Array]:
         """Return the threads that made the calls of these records, and when those returned; a call is known once it has."""
         if (calls := records.columns.get(CALLED)) is not None:
-            new = [calls[name] for name in ("correlationId", "threadId", "end")]
-            self._known = np.concatenate((self._known[:, -KNOWN_CALLS:], new), axis=1)
+            new = (calls[name] for name in ("correlationId", "threadId", "end"))
+            self._known = [np.concatenate((old[-KNOWN_CALLS:], own)) for old, own in zip(self._known, new, strict=True)]
         told = [columns[FIELD] for kind, columns in records.columns.items() if kind not in _OF_CALLS and FIELD in columns]
-        if not (self._known.shape[1] and told):
+        if not (len(self._known[0]) and told):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         numbers = np.concatenate(told)
         is_told = np.isin(self._known[0], numbers[numbers != 0])
         thread, end = (column[is_told] for column in self._known[1:])
-        self._known = self._known[:, np.flatnonzero(~is_told)]
+        left = np.flatnonzero(~is_told)
+        self._known = [column[left] for column in self._known]
         return thread, end
 
 

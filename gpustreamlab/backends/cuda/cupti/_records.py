@@ -146,11 +146,11 @@ class CallNumbers:
         return replace(records, columns=columns)
 
     def _continued(self, raw: Int64Array) -> Int64Array:
-        known = raw[raw != 0]
-        if not len(known):
-            return raw
         near = self._newest
         if self._may_be_new:
+            known = raw[raw != 0]
+            if not len(known):
+                return raw
             near += (int(known.min()) - near) % _TURN
             self._may_be_new = False
         numbers = near - _HALF + (raw - (near - _HALF) & _TURN - 1)
