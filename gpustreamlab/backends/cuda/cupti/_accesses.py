@@ -118,7 +118,7 @@ class _Batch:
         self.roles_in_capture[numbers] = np.where((given >= Role.WAIT_STREAM) & (given <= Role.WAIT_ALL), _PASSED, given)
         self._roles = roles[calls["cbid"]]
         self.made_count = int(np.bincount(self._roles, minlength=len(Role))[[*_ALLOCATES]].sum())
-        self.row_room = len(words) + 2 * len(calls)  # of a call each word, and one that says that there is more
+        self.row_room = len(words) + len(calls)  # of a call each word, and one that says that there is more; of a fill one
         self.told = self.told_rows = 0
         self.parts: list[Int64Array] = []
         self.kept_rows = 0  # of those that C has written, how many are in the parts

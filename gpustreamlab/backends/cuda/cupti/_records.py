@@ -136,26 +136,24 @@ class CallNumbers:
     def continue_in(self, records: Records) -> Records:
         """Return the records with numbers of 64 bits."""
         kinds = [kind for kind, columns in records.columns.items() if FIELD in columns]
-        parts = [records.columns[kind][FIELD].astype(np.int64) for kind in kinds]
-        if not parts:
-            return records
-        sizes = np.cumsum([len(part) for part in parts])[:-1]
-        numbers = np.split(self._continued(np.concatenate(parts)), sizes)
+        numbers = self._continued([records.columns[kind][FIELD].astype(np.int64, copy=False) for kind in kinds])
         columns = dict(records.columns)
         columns |= {kind: {**columns[kind], FIELD: part} for kind, part in zip(kinds, numbers, strict=True)}
         return replace(records, columns=columns)
 
-    def _continued(self, raw: Int64Array) -> Int64Array:
+    def _continued(self, parts: list[Int64Array]) -> list[Int64Array]:
         near = self._newest
         if self._may_be_new:
-            known = raw[raw != 0]
-            if not len(known):
-                return raw
-            near += (int(known.min()) - near) % _TURN
+            least = min((int(part[part != 0].min()) for part in parts if part.any()), default=0)
+            if not least:
+                return parts
+            near += (least - near) % _TURN
             self._may_be_new = False
-        numbers = near - _HALF + (raw - (near - _HALF) & _TURN - 1)
-        if not self._newest and numbers[raw != 0].min() <= 0:
-            numbers += _TURN  # they passed the end within the first records
-        numbers[raw == 0] = 0
-        self._newest = max(self._newest, int(numbers.max()))
-        return numbers
+        base = near - _HALF
+        if any(len(part) and not base <= part.min() <= part.max() < base + _TURN for part in parts):
+            numbers = [base + (part - base & _TURN - 1) for part in parts]
+            if not self._newest and any((own[part != 0] <= 0).any() for own, part in zip(numbers, parts, strict=True)):
+                numbers = [own + _TURN for own in numbers]  # they passed the end within the first records
+            parts = [np.where(part == 0, 0, own) for own, part in zip(numbers, parts, strict=True)]
+        self._newest = max([self._newest, *(int(part.max(initial=0)) for part in parts)])
+        return parts

@@ -967,8 +967,7 @@ static enum stop read_launch(struct reader *reader, const struct call *call, con
 /* Read a copy or a fill: what it writes, and of a copy where that comes from. */
 static enum stop read_exact(struct reader *reader, const struct call *call, const uint64_t *words)
 {
-    uint64_t address[2] = {call->object, call->word_count > 1 ? words[0] : 0}, size[2] = {call->size, 0}, count = 0;
-    size[1] = call->word_count > 1 ? words[1] : 0;
+    uint64_t address[2] = {call->object, call->word_count > 1 ? words[0] : 0}, size[2] = {call->size, call->word_count > 1 ? words[1] : 0};
     struct block *found[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++)
         if (address[i] && size[i] && must_ask(reader, address[i], found + i))
@@ -982,10 +981,7 @@ static enum stop read_exact(struct reader *reader, const struct call *call, cons
         uint64_t end = size[i] < block->end - address[i] ? address[i] + size[i] : block->end;
         write_row(reader, block->number, address[i] - block->start, end - block->start,
                   block->flags | reader->known | (i ? 0 : reader->marks_writes ? WRITES | SURELY_WRITES : WRITES));
-        count++;
     }
-    if (count && call->flags & OPAQUE)
-        write_row(reader, 0, 0, 0, WRITES | reader->unknown);
     return DONE;
 }
 
