@@ -3,7 +3,8 @@
 Buffers are made here, so no GPU is needed: one kind in a long run, a launch call and its kernel in turn, and a mix without
 order. The floor is a memcpy of the bytes, and cupti-python's own callback stands beside it. Whole reading is that of a session:
 buffers of 1 MiB as CUPTI fills them, calls with their arguments in the ring of callbacks.c, anchors, a recorder; by stage, in
-time of its thread. Figures are medians over the rounds.
+time of its thread, beside a memcpy of the same bytes. Figures are medians over the rounds; of how long Python's lock is held in
+one stretch, which others on the machine make longer, the least.
 
     python -m bench.parse --json bench/results/parse.json
 """
@@ -16,6 +17,7 @@ import itertools
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -377,6 +379,7 @@ STAGES = (
 def read_program(name: str, program: Callable[[], Iterator[A_KERNEL | None]]) -> list[dict[str, Any]]:
     """Time how a session reads a program, by stage: into the journal, and then into a trace."""
     found: list[Counter[str]] = []
+    held: list[float] = []
     with pytest.MonkeyPatch.context() as patch:
         source, driven = open_source(patch)
         for _ in range(READ_ROUNDS):
@@ -388,17 +391,61 @@ def read_program(name: str, program: Callable[[], Iterator[A_KERNEL | None]]) ->
             with pytest.MonkeyPatch.context() as timed:
                 for owner, function, stage in STAGES:
                     stages.wrap(timed, owner, function, stage)
+                floor = memcpy_s(driven)
                 recorder.collect_work()
                 trace = recorder.trace()
+            stages.seconds["floor: memcpy of records and calls"] = floor
+            driven.run(program(), READ_KERNELS)
+            held.append(longest_hold_s(recorder.collect_work))
             recorder.end_capture()
             found.append(stages.seconds)
             kernels = int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum())
             assert kernels == READ_KERNELS + 100, kernels
         source.close()
     us = {stage: statistics.median(one[stage] for one in found) / READ_KERNELS * 1e6 for stage in found[0] if stage != FAKE}
-    journal = sum(took for stage, took in us.items() if stage != "trace")
+    journal = sum(took for stage, took in us.items() if stage != "trace" and not stage.startswith("floor"))
     us = {"into the journal": journal, "the same without accesses": journal - us["accesses"]} | us
-    return [{"program": name, "stage": stage, "us a kernel": round(took, 3)} for stage, took in us.items()]
+    rows = [{"program": name, "stage": stage, "us a kernel": round(took, 3)} for stage, took in us.items()]
+    return [
+        *rows,
+        {"program": name, "stage": "longest stretch with Python's lock, ms", "us a kernel": round(min(held) * 1e3, 2)},
+    ]
+
+
+def memcpy_s(driven: Driven) -> float:
+    """Return the time of this thread for copying what waits: the records in their buffers, and as much as calls take."""
+    waiting = [*driven.card.library.pending, np.zeros(driven.buffers.call_count * _CALL_BYTES, np.uint8)]
+    began = time.thread_time()
+    for data in waiting:
+        data.copy()
+    return time.thread_time() - began
+
+
+def longest_hold_s(work: Callable[[], object]) -> float:
+    """Return how long this thread ran at most while another one waited for Python's lock; too long where a machine is busy."""
+    clock, is_over, gaps = time.pthread_getcpuclockid(threading.get_ident()), threading.Event(), [0.0]
+    interval = sys.getswitchinterval()
+
+    def watch() -> None:
+        last = time.clock_gettime(clock)
+        while not is_over.is_set():
+            now = time.clock_gettime(clock)
+            gaps[0], last = max(gaps[0], now - last), now
+
+    watcher = threading.Thread(target=watch)
+    sys.setswitchinterval(1e-5)
+    watcher.start()
+    try:
+        work()
+    finally:
+        is_over.set()
+        watcher.join()
+        sys.setswitchinterval(interval)
+    return gaps[0]
+
+
+_CALL_BYTES = 64
+"""Of a slot of the ring."""
 
 
 _process: list[Any] = []

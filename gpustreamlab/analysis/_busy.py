@@ -35,6 +35,7 @@ WINDOW_EDGES = 1 << 17  # About how many edges one window of the sweep holds
 MASK_LANES = 16  # How many lanes one bit mask holds: 2 to the power of this many sums are kept
 LONGEST_WINDOW_NS = 1 << 57  # Times within a window and what they are of share 64 bits
 KEPT_TRACES = 2  # Of how many traces it is remembered what was found, about as much memory again as they take
+_HASH_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 SMALL_RANGE = 1 << 16  # Values within a range like this are looked up in a table, however few there are
 
 _ON_STREAMS = np.array([kind in {SpanKind.RANGE, *DEVICE_WORK} for kind in SPAN_KINDS])
@@ -507,6 +508,8 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     least = int(column.min())
     width = int(column.max()) - least + 1
+    if width == 1:  # as of most batches: one stream, one thread
+        return np.array([least], np.int64), np.zeros(len(column), np.int64)
     if width <= max(SMALL_RANGE, 4 * len(column)):
         present = np.zeros(width, bool)
         present[column - least] = True
@@ -519,21 +522,18 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
 def first_of_each(column: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return where each distinct integer stands first, in order of that, and the place of each entry's among them."""
     values, place = distinct(column)
+    if len(values) == 1:
+        return np.zeros(1, np.int64), place
     first = np.empty(len(values), np.int64)
     first[place[::-1]] = np.arange(len(place))[::-1]
     order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[place]
+    return first[order], np.argsort(order)[place]
 
 
 def turns_of(counts: Int64Array) -> Int64Array:
     """Count from 0 to each of these: of 2 and 3 it is 0, 1, 0, 1, 2."""
     turns: Int64Array = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts.astype(np.intp, copy=False))
     return turns
-
-
-_HASH_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 def hash_rows(columns: Sequence[NDArray[Any]]) -> Int64Array:

@@ -277,6 +277,8 @@ class ChunkLog:
 
     def add(self, chunk: Chunk) -> None:
         """Append anything, while interrupts are delayed. What its codes mean is in it, or in `codes` and the tables."""
+        if chunk.row_count > CHUNK_ROWS and self._tail:
+            self.seal()  # else all of it would be copied behind what is there
         for piece in chunk.split(CHUNK_ROWS) if chunk.row_count > CHUNK_ROWS else (chunk,):
             row_count = piece.row_count
             self._tail.append(piece)

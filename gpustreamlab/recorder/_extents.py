@@ -7,7 +7,7 @@ their records, by whatever thread: the work of the lane whose launch lies betwee
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from gpustreamlab.typing import BoolArray, Int32Array, Int64Array, SpanKind
 NEVER = np.iinfo(np.int64).max  # When a range that is still open was closed
 
 RANGE_FIELDS = 4  # Rows of what `WorkExtents.fold` takes of ranges: number, lane, host times of opening and closing
-WORK_FIELDS = 5  # Rows of what it takes of work: lane, host time of its launch, start, end, number of the launching call
+WORK_FIELDS = 5  # Columns that it takes of work: lane, host time of its launch, start, end, number of the launching call
 
 _NOTHING = np.empty((RANGE_FIELDS, 0), np.int64)
 
@@ -123,7 +123,7 @@ class WorkExtents:
         self._known: Int64Array = _NOTHING
         self._last_end: dict[int, int] = {}
 
-    def fold(self, ranges: Int64Array, work: Int64Array) -> None:
+    def fold(self, ranges: Int64Array, work: Sequence[Int64Array]) -> None:
         """Take a batch of work."""
         ranges = ranges[:, np.argsort(ranges[0], kind="stable")]
         extents = self._carry_over(ranges)
@@ -132,10 +132,10 @@ class WorkExtents:
             is_here = work[0] == one
             here = np.flatnonzero(ranges[1] == one)
             if len(here):
-                launch, start, end = work[1:4, is_here]
+                launch, start, end = (column[is_here] for column in work[1:4])
                 order = np.argsort(launch, kind="stable")
                 extents[:, here] = _widen(extents[:, here], ranges[2:, here], launch[order], start[order], end[order])
-            self._last_end[one] = max(self._last_end.get(one, 0), int(work[3, is_here].max()))
+            self._last_end[one] = max(self._last_end.get(one, 0), int(work[3][is_here].max()))
         self._known = np.concatenate((ranges[:1], extents))
 
     def times(self, numbers: Int64Array, opened_ns: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -156,17 +156,16 @@ class WorkExtents:
         return extents
 
 
-def _whole_calls(work: Int64Array) -> Int64Array:
+def _whole_calls(work: Sequence[Int64Array]) -> Sequence[Int64Array]:
     """Return the work with the first start and the last end of each call for all work of it."""
-    if (work[4, 1:] > work[4, :-1]).all():
+    if (work[4][1:] > work[4][:-1]).all():
         return work
-    work = work[:, np.argsort(work[4], kind="stable")]
-    heads = np.flatnonzero(np.diff(work[4], prepend=work[4, 0] - 1))
-    if len(heads) < work.shape[1]:
-        sizes = np.diff(np.append(heads, work.shape[1]))
-        work[2] = np.repeat(np.minimum.reduceat(work[2], heads), sizes)
-        work[3] = np.repeat(np.maximum.reduceat(work[3], heads), sizes)
-    return work
+    order = np.argsort(work[4], kind="stable")
+    lane, launch, start, end, call = (column[order] for column in work)
+    heads = np.flatnonzero(np.diff(call, prepend=call[0] - 1))
+    sizes = np.diff(np.append(heads, len(call)))
+    first, last = np.minimum.reduceat(start, heads), np.maximum.reduceat(end, heads)
+    return lane, launch, np.repeat(first, sizes), np.repeat(last, sizes), call
 
 
 def _widen(extents: Int64Array, bounds: Int64Array, launch: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:

@@ -294,7 +294,7 @@ class RangesInFlight:
     def store(
         self,
         chunk: Chunk,
-        work: Int64Array,
+        work: Sequence[Int64Array],
         told_until: Mapping[int, int],
         idle: Mapping[int, int],
     ) -> None:
@@ -332,14 +332,14 @@ class RangesInFlight:
                 self.overflowed_count += len(lane.handed_over) - len(handed_over)
                 lane.handed_over = handed_over
 
-    def _fold(self, work: Int64Array) -> None:
+    def _fold(self, work: Sequence[Int64Array]) -> None:
         """Lay new records of work against the ranges that are timed by it; see `WorkExtents.fold`."""
         rows = [
             (one.number, one.lane.index, one.opened_ns, one.closed_ns)
             for one in (*self.open(), *self.closed())
             if one.is_timed_by_work
         ]
-        if not rows and not work.shape[1]:
+        if not rows and not len(work[0]):
             return
         whole = np.array(rows, np.int64).reshape(-1, 4).T
         # One that was closed in between is seen twice; as closed it comes first.

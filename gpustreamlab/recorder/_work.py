@@ -121,25 +121,32 @@ class Launches:
 
         `trim` forgets the oldest.
         """
-        new = np.stack(columns)
-        if not new.shape[1]:
+        if not len(columns[0]):
             return
-        kept = int(np.searchsorted(self._rows[0], new[0].min()))
-        new = np.concatenate((self._rows[:, kept:], new), axis=1)
-        if (new[0, 1:] < new[0, :-1]).any():
-            new = new[:, np.argsort(new[0], kind="stable")]
-        self._count = kept + new.shape[1]
+        before, self._count = self._count, self._count + len(columns[0])
+        kept = int(np.searchsorted(self._room[0, :before], columns[0].min()))
         if self._count > self._room.shape[1]:
             room = np.empty((5, 2 * self._count), np.int64)
-            room[:, :kept] = self._room[:, :kept]
+            room[:, :before] = self._room[:, :before]
             self._room = room
-        self._room[:, kept : self._count] = new
+        for row, column in zip(self._room, columns, strict=True):
+            row[before : self._count] = column
+        new = self._room[:, kept : self._count]
+        if (new[0, 1:] < new[0, :-1]).any():
+            new[:] = new[:, np.argsort(new[0], kind="stable")]
 
     def find(self, correlation: Int64Array) -> Int64Array:
         """Return the row of each call, or -1; for `take`. Of two calls of one number the later one counts."""
         known = self._rows[0]
-        if not len(known):
+        if not (len(known) and len(correlation)):
             return np.full(len(correlation), -1, np.int64)
+        least, most = int(correlation.min()), int(correlation.max())
+        low, high = np.searchsorted(known, (least, most + 1))
+        if least > 0 and most - least < 4 * len(correlation):  # as most batches are: no search for each
+            rows = np.full(most - least + 1, -1, np.int64)
+            rows[known[low:high] - least] = np.arange(low, high)
+            found: Int64Array = rows[correlation - least]
+            return found
         at = np.maximum(np.searchsorted(known, correlation, side="right") - 1, 0)
         return np.where((known[at] == correlation) & (correlation != 0), at, -1)
 
@@ -289,7 +296,7 @@ Columns: TypeAlias = dict[str, Int64Array]
 FindRanges: TypeAlias = Callable[[Int64Array, Int64Array], Int64Array]
 """Returns the number of the range that threads had open at host times, or -1."""
 
-NO_WORK: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)  # Of no work what `WorkExtents.fold` takes
+NO_WORK: Sequence[Int64Array] = (np.empty(0, np.int64),) * WORK_FIELDS  # Of no work what `WorkExtents.fold` takes
 
 WORK_CODES = tuple(SPAN_KINDS.index(kind) for kind in DEVICE_WORK)
 
@@ -334,7 +341,7 @@ class WorkReader:
         *,
         with_calls: bool,
         is_complete: bool,
-    ) -> tuple[Chunk, Int64Array]:
+    ) -> tuple[Chunk, Sequence[Int64Array]]:
         """Return a batch as it is appended, and of its work what `WorkExtents.fold` takes."""
         activities = _without_own(activities)
         codes = self._name_codes(activities, with_calls=with_calls)
@@ -405,7 +412,7 @@ class WorkReader:
 
     def _read_work(
         self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool
-    ) -> tuple[_Part, Int64Array]:
+    ) -> tuple[_Part, Sequence[Int64Array]]:
         batch = activities.work
         is_good = (
             _is_ordered(batch.start_ns, batch.end_ns)
@@ -434,7 +441,7 @@ class WorkReader:
             launch = launch[~waits]
         return self._place_work(work, launch, source)
 
-    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> tuple[_Part, Int64Array]:
+    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> tuple[_Part, Sequence[Int64Array]]:
         is_ours = self._are_ours(work, launch, source)
         if not is_ours.all():
             work, launch = {name: column[is_ours] for name, column in work.items()}, launch[is_ours]
@@ -444,9 +451,9 @@ class WorkReader:
         lane, partition = self._find_lanes(work["context"], work["stream"], queued_ns, source)
         if self._between:
             self._place_between(work, lane, queued_ns, parent)
-        told = np.stack((lane, launch_host_ns, work["start_ns"], work["end_ns"], work["correlation"]))
+        told = lane, launch_host_ns, work["start_ns"], work["end_ns"], work["correlation"]
         found = {"queued_ns": queued_ns, "lane": lane, "partition": partition, "parent": parent, "thread": thread}
-        return {**work, **found}, told if is_known.all() else told[:, is_known]
+        return {**work, **found}, told if is_known.all() else tuple(column[is_known] for column in told)
 
     def _are_ours(self, work: Columns, launch: Int64Array, source: ActivitySource) -> BoolArray:
         """Tell what belongs to this session: what another does in its streams is in its own trace, but for a range of ours."""

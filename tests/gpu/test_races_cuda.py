@@ -279,4 +279,4 @@ def test_what_goes_into_work_and_what_comes_out_is_among_its_accesses(lab, at, n
 def number_of(array):
     """Return the number of the memory that an array is in."""
     reader = _clients.SHARING._accesses[0]
-    return reader._find(array.data_ptr() if isinstance(array, torch.Tensor) else array.data.ptr).number
+    return reader.find(array.data_ptr() if isinstance(array, torch.Tensor) else array.data.ptr)

@@ -7,7 +7,6 @@ import random
 import pytest
 
 from gpustreamlab.backends._activity import SPIN_NAME
-from gpustreamlab.backends.cuda.cupti import _arguments
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
 from tests.helpers.driver_calls import ROLES, DriverCalls
@@ -180,11 +179,9 @@ def test_256_places_and_arguments_that_were_cut_say_that_there_is_more(made):
     assert rows[-1][4:] == ("w", "unknown")
 
 
-def test_calls_that_are_read_together_say_what_they_say_one_by_one(monkeypatch):
+def test_calls_that_are_read_together_say_what_they_say_one_by_one():
     together, alone = (_random_calls(seed=5) for _ in range(2))
-    every = together.read_in_parts(700)
-    monkeypatch.setattr(_arguments, "_LONG", 1 << 40)
-    each = alone.read()
+    every, each = together.read_in_parts(700), alone.read_in_parts(1)
     assert len(every) > 3_000
     assert _renumbered(every) == _renumbered(each)
 
@@ -255,3 +252,30 @@ def test_memory_of_a_pool_that_nobody_tells_of_is_not_known_to_be_shared(made):
     made.reader.has_unseen_pool = True
     made.launch(9, A, C + 512)
     assert [row[2:] for row in made.read()] == [(0, SIZE, "r", "learned"), (512, 2 << 20, "w", "unknown")]
+
+
+def test_new_memory_at_each_launch_has_a_number_of_its_own_and_is_told_of_in_order():
+    calls = DriverCalls()
+    calls.reader.follow(is_on=True)
+    for _ in range(100):
+        for address in (A, B, C):
+            calls.allocate(address, SIZE)
+        calls.launch(9, A, B, C)
+        for address in (A, B, C):
+            calls.free(address)
+    rows = calls.read()
+    assert len({row[1] for row in rows}) == len(rows) == 300
+    kinds = [step.kind.name for step in calls.steps()]
+    assert kinds == [*["MADE"] * 3, "WORK", *["SEEN_ALL", "GONE"] * 3] * 100
+
+
+def test_there_is_room_for_any_number_of_blocks():
+    calls = DriverCalls()
+    for place in range(1_000):
+        calls.allocate(A + place * SIZE, SIZE)
+    calls.launch(9, *[A + place * SIZE + 8 for place in range(0, 1_000, 10)])
+    calls.call("cuMemUnmap", target=A, size=500 * SIZE)
+    calls.launch(9, *[A + place * SIZE + 8 for place in range(0, 1_000, 10)])
+    rows = calls.read()
+    assert [row[2:4] for row in rows] == [(8, SIZE)] * 150
+    assert [row[1] for row in rows[50:100]] == [row[1] for row in rows[100:]]

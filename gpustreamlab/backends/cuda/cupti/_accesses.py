@@ -1,40 +1,40 @@
 """Which memory each launch, copy and fill touched, from the calls of the driver in their order.
 
-A launch brings the words of its arguments that may be addresses (callbacks.c). Here they are put into allocations, which are
-known from their own calls, and each place of a function's arguments is learned to be an output or not. Of one process, as the
-calls are; all in here is done by one thread at a time.
+A launch brings the words of its arguments that may be addresses. callbacks.c puts them into allocations, which are known from
+their own calls, and learns of each place of a function's arguments whether it is an output. What it cannot know it leaves to
+this module: names of functions, memory that was there before, graphs, and the order of work. Of one process, as the calls are;
+all in here is done by one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from itertools import islice
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab._util.kernel_names import short_name
-from gpustreamlab.analysis import first_of_each, turns_of
 from gpustreamlab.backends._activity import (
     CERTAINTY_SHIFT,
     IS_HOST,
-    IS_WRITE,
     NODE_SHIFT,
     SPIN_NAME,
     AccessBatch,
     Step,
     StepKind,
     StepTouch,
+    take_buffer_number,
 )
-from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, CallsRead, Role, Shape
-from gpustreamlab.backends.cuda.cupti._blocks import WRITTEN, Block, BlockChange, Table
+from gpustreamlab.backends.cuda.cupti._arguments import CallFlag, Role, Shape
+from gpustreamlab.backends.cuda.cupti._blocks import CHANGE, KEPT_FUNCTIONS, BlockChange, Blocks, Cause, Stop, What
 from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED
 from gpustreamlab.backends.cuda.cupti._records import FIELD, Records
 from gpustreamlab.backends.cuda.cupti._work import demangle
 from gpustreamlab.model import ACCESS_CERTAINTIES
-from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
+from gpustreamlab.typing import AccessCertainty, Int64Array
 
 KNOWN, LEARNED, UNKNOWN = (
     ACCESS_CERTAINTIES.index(one) << CERTAINTY_SHIFT
@@ -44,90 +44,97 @@ ACCESS_FIELDS = (FIELD, "buffer", "begin", "end", "flags")
 """The columns of an access, as those of a record; all are int64."""
 KEPT_GRAPHS = 1_024
 """Graphs whose nodes are remembered; the newest count."""
-KEPT_FUNCTIONS = 65_536
-"""Functions whose outputs are remembered; then all is learned anew."""
-_OPAQUE, _NON_BLOCKING, _OF_THREAD = map(int, (CallFlag.OPAQUE, CallFlag.NON_BLOCKING, CallFlag.PER_THREAD))
+_NON_BLOCKING, _OF_THREAD, _FAILED = map(int, (CallFlag.NON_BLOCKING, CallFlag.PER_THREAD, CallFlag.FAILED))
 _LEGACY, _PER_THREAD = 1, 2
 """Handles of default streams."""
-_ADDRESS = (1 << 48) - 1
-_PLACE_BITS = 48
 _HIDING = ("nccl", "nvshmem")
 """How functions begin that find what they write by pointers in device memory."""
-_SEGMENT = (1 << 21) - 1
-_GRAIN_BITS = 8
-_ANY = 0
-"""Number of memory that is not known."""
+_SURELY_WRITES = 16
+"""Bit of an access that is known or learned to write, while steps are told or a graph is captured; it is taken off here."""
+_CERTAINTY = 3 << CERTAINTY_SHIFT
+_FUNCTIONS = 1 << 16
+_PASSED = 255
+"""Stands for the role of a call that C steps over."""
+_LONG = 32
+"""Calls in a row that only work in one stream: of those behind them that are alike one is told as a step."""
 
-
-_Row: TypeAlias = tuple[int, int, int, int]
+_Row: TypeAlias = tuple[int, ...]
 """Of an access all but the call."""
-
-
-class _Touch(NamedTuple):
-    block: Block
-    begin: int
-    end: int
-    is_write: bool
-    is_exact: bool  # Whether it is all of that; else what is at its begin for sure, and nobody knows how much behind that
-
-
-class _Function:
-    __slots__ = ("is_opaque", "is_spin", "name", "outputs")
-
-    def __init__(self, linker_name: str) -> None:
-        self.name = short_name(demangle(linker_name))
-        self.is_spin = linker_name == SPIN_NAME  # it touches nothing where it is given no memory
-        self.is_opaque = self.name.startswith(_HIDING)
-        self.outputs: set[int] = set()  # Places among its arguments that were given memory that nobody had written
+_Call: TypeAlias = tuple[int, ...]
+"""The fields of a call, in the order of `CALL`."""
 
 
 class _Graph:
     """Work that was captured, in its order."""
 
     def __init__(self) -> None:
-        self.nodes: list[list[_Touch]] = []
         self.rows: list[_Row] = []
         self.is_known = True  # Whether it is known of each node what it accesses
         self.is_whole = True  # Whether it is known which nodes there are
+        self._node_count = 0
 
-    def add(self, touches: list[_Touch], rows: list[_Row], *, is_node: bool) -> None:
+    def add(self, rows: Iterable[_Row], *, is_node: bool) -> None:
         """Take the next node: numbers of nodes ascend in the order of capture."""
         self.is_whole &= is_node  # a graph within a graph, or a batch of copies
-        self.nodes.append(touches)
-        node = len(self.nodes) << NODE_SHIFT
-        self.rows += [(buffer, begin, end, flags | node) for buffer, begin, end, flags in rows]
-        self.is_known &= bool(rows)
+        self._node_count += 1
+        new = [(buffer, begin, end, flags | self._node_count << NODE_SHIFT) for buffer, begin, end, flags in rows]
+        self.rows += new
+        self.is_known &= bool(new)
 
     @cached_property
     def table(self) -> Int64Array:
         """What its nodes access, without the call; shape (4, n)."""
-        return np.array(self.rows, np.int64).reshape(-1, 4).T
+        table = np.array(self.rows, np.int64).reshape(-1, 4).T
+        table[3] &= ~_SURELY_WRITES
+        return table
 
     @cached_property
-    def touches(self) -> list[_Touch]:
+    def touches(self) -> tuple[StepTouch, ...]:
         """What it does to memory, each once; what is written counts as written alone."""
-        found = {(one.block.number, one.begin, one.end): one for node in self.nodes for one in node}
-        found |= {(one.block.number, one.begin, one.end): one for node in self.nodes for one in node if one.is_write}
-        return [*found.values()]
+        found = {row[:3]: touch for row in self.rows for touch in _touches([row])}
+        found |= {row[:3]: touch for row in self.rows for touch in _touches([row]) if touch.is_write}
+        return (*found.values(),)
 
 
-def _spread(count: Int64Array, place: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return where the rows of groups stand that are taken in some order, and how many each one has: of a group `count`."""
-    counts = count[place]
-    return turns_of(counts) + np.repeat((np.cumsum(count) - count)[place], counts), counts
+def _touches(rows: Iterable[_Row]) -> tuple[StepTouch, ...]:
+    """Return accesses as steps have them: of an argument one byte."""
+    return tuple(
+        StepTouch(buffer, begin, end if flags & _CERTAINTY == KNOWN else begin + 1, bool(flags & _SURELY_WRITES))
+        for buffer, begin, end, flags in rows
+        if buffer
+    )
 
 
-def _table_of(told: Sequence[list[_Row]]) -> tuple[Int64Array, Int64Array]:
-    """Return how many rows there are of each, and all of them, shape (4, n)."""
-    count = np.array([len(rows) for rows in told], np.int64)
-    return count, np.array([row for rows in told for row in rows], np.int64).reshape(-1, 4).T
+class _Batch:
+    """Calls that are read together, and how far they were told of."""
 
+    def __init__(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> None:
+        self.calls, self._shapes = calls, shapes
+        roles, self.roles, self.roles_in_capture = np.zeros((3, _FUNCTIONS), np.uint8)
+        """The role of each function as C is told, which steps over what orders streams; in a capture only over waits."""
+        numbers, given = [*shapes], np.array([shape.role for shape in shapes.values()], np.uint8)
+        roles[numbers] = given
+        self.roles[numbers] = np.where((given >= Role.RECORD) & (given <= Role.CLOSE_STREAM), _PASSED, given)
+        self.roles_in_capture[numbers] = np.where((given >= Role.WAIT_STREAM) & (given <= Role.WAIT_ALL), _PASSED, given)
+        self._roles = roles[calls["cbid"]]
+        self.made_count = int(np.bincount(self._roles, minlength=len(Role))[[*_ALLOCATES]].sum())
+        self.row_room = len(words) + len(calls)  # of a call each word, and one that says that there is more; of a fill one
+        self.told = self.told_rows = 0
+        self.parts: list[Int64Array] = []
+        self.kept_rows = 0  # of those that C has written, how many are in the parts
+        # Of the stretch of work in one stream that goes on: its stream, its length, and what was told of it
+        self.stretch: tuple[int, int, set[_Row]] = (0, 0, set())
 
-def _rows_of(flat: list[int]) -> Int64Array:
-    return np.array(flat, np.int64).reshape(-1, len(ACCESS_FIELDS)).T
+    def role(self, at: int) -> Role:
+        """Return the role of a call."""
+        return Role(int(self._roles[at]))
 
-
-_SOME = 1_024
+    def until(self, end: int) -> Iterator[tuple[int, Role, Shape, _Call]]:
+        """Return the calls that were not told of and that say something."""
+        some = slice(self.told, end)
+        at = np.flatnonzero((self._roles[some] > 0) & (self.calls["flags"][some] & _FAILED == 0)) + self.told
+        for place, call in zip(at.tolist(), self.calls[at].tolist(), strict=True):
+            yield place, self.role(place), self._shapes[call[4]], call
 
 
 class AccessReader:
@@ -141,9 +148,8 @@ class AccessReader:
         tell_memory: Callable[[int, int], object],
     ) -> None:
         self._name_of = name_of  # Returns the linker's name
-        self._ask = (
-            ask  # Returns the first address, the size and whether it is the host's of the allocation that an address is in
-        )
+        # Returns the first address, the size and whether it is the host's of the allocation that an address is in
+        self._ask = ask
         self._tell_memory = tell_memory
         self._is_followed = False
         self.has_unseen_pool = False
@@ -154,307 +160,125 @@ class AccessReader:
 
     def begin(self) -> None:
         """Know nothing: calls were not followed for a while."""
-        self._memory = Table()
-        self._parts = Table()
-        self._changes: deque[BlockChange] = deque()
-        self._functions: dict[int, _Function] = {}
-        self._nowhere: set[int] = set()  # Where no memory was found, since any was made
+        self._blocks = Blocks()
+        self._state = self._blocks.state
+        self._state.known, self._state.learned, self._state.unknown = KNOWN, LEARNED, UNKNOWN
+        self._changes: list[BlockChange] = []
+        self._names: dict[int, str] = {}  # Of functions, by their handles
         self._capturing: dict[int, int] = {}  # By stream the stream whose capture it is in
         self._captured_events: dict[int, int] = {}
         self._captured: dict[int, _Graph] = {}  # By stream that began a capture
         self._graphs: dict[int, _Graph] = {}
         self._executables: dict[int, _Graph] = {}
-        self._opaque_count = 0
-        self._known_rows: dict[tuple[bool, int], list[_Row]] = {}  # Of launches, by `_alike`
 
     def follow(self, *, is_on: bool) -> None:
         """Have `steps` told from now on, or no more."""
         if is_on and not self._is_followed:
-            self._is_followed = True
-            for block in (*self._memory.blocks.values(), *self._parts.blocks.values()):
-                self._made(block, Step(StepKind.MADE, stream=block.stream))
+            for name in ("memory", "parts"):
+                for block in self._blocks.table(name):
+                    self._tell_block(StepKind.MADE, block, Step(StepKind.MADE, stream=int(block["stream"])))
         self._is_followed = is_on
 
     def add_changes(self, changes: Iterable[BlockChange]) -> None:
         """Take what pools of libraries did, in order of time."""
         self._changes.extend(changes)
 
+    def seed(self, changes: Iterable[BlockChange]) -> None:
+        """Take what pools had given out before anybody looked: it may have been written."""
+        self._state.is_followed = False
+        for _, start, size, stream in changes:
+            if size:
+                memory = self._blocks.table("memory")
+                memory["is_pool"][(memory["start"] <= start) & (start < memory["end"])] = 1
+                made = self._blocks.put("parts", start, size, stream=stream)
+                if self._is_followed:
+                    self._tell_block(StepKind.MADE, made, Step(StepKind.MADE, stream=stream))
+
+    def find(self, address: int) -> int:
+        """Return the number of the memory that an address is in; 0 where none is known."""
+        return self._blocks.find(address)
+
     def read(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> dict[str, Int64Array]:
         """Return the accesses of these calls, see `ACCESS_FIELDS`; the order that they make is in `steps`."""
-        batch = CallsRead(calls, words, shapes)
-        parts: list[Int64Array] = []
-        done = 0
-        for begin, end in batch.stretches(self._breaks(batch)):
-            parts += (self._read_each(batch, done, begin), self._read_alike(batch, begin, end))
-            done = end
-        parts.append(self._read_each(batch, done, len(calls)))
-        return dict(zip(ACCESS_FIELDS, np.concatenate(parts, axis=1), strict=True))
-
-    def _breaks(self, batch: CallsRead) -> BoolArray:
-        """Tell at which calls memory changes, or the order of work where that is followed: those are looked at one by one."""
-        role = batch.role
-        if self._capturing or (role == Role.BEGIN_CAPTURE).any():
-            return np.ones(len(role), bool)  # each launch is a node of its own
-        is_break: BoolArray = (role >= Role.UNKNOWN_WORK) & ((role < Role.RECORD) | (role >= Role.LOAD))
+        state, blocks, batch = self._state, self._blocks, _Batch(calls, words, shapes)
+        changes = np.array(self._changes, CHANGE)
+        numbers = np.fromiter(islice(iter(take_buffer_number, 0), batch.made_count + len(changes)), np.int64)
+        rows = np.empty((len(ACCESS_FIELDS), batch.row_room), np.int64)
+        for field, array in {"calls": calls, "words": words, "changes": changes, "numbers": numbers, "rows": rows}.items():
+            blocks.give(field, array)
+        state.change_count, state.row_room = len(changes), batch.row_room
+        state.call = state.word = state.change = state.row_count = 0
+        state.has_unseen_pool, state.is_followed = self.has_unseen_pool, self._is_followed
+        while state.call < len(calls):
+            at, first_row, is_capturing = state.call, state.row_count, bool(self._capturing)
+            state.marks_writes = self._is_followed or is_capturing
+            blocks.give("roles", batch.roles_in_capture if is_capturing or self._captured_events else batch.roles)
+            stop = blocks.read(limit=at + 1 if is_capturing else len(calls))
+            if stop is Stop.ASK_MEMORY:
+                self._look_up(state.asked)
+            elif stop is Stop.ASK_FUNCTION:
+                self._note_function(int(calls["object"][state.call]))
+            elif stop is Stop.DONE and is_capturing:
+                self._capture_work(batch, at, rows[1:, first_row : state.row_count])
+            elif stop is not Stop.DONE:
+                self._tell_steps(batch, rows)
+                if stop is Stop.GROW:
+                    blocks.grow()
+                else:
+                    self._change(batch, rows)
+        self._tell_steps(batch, rows)
+        del self._changes[: state.change]
+        batch.parts.append(rows[:, batch.kept_rows : state.row_count])
+        found = batch.parts[0] if len(batch.parts) == 1 else np.concatenate(batch.parts, axis=1)
         if self._is_followed:
-            is_break |= role >= Role.UNKNOWN_WORK
-            stream = batch.calls["stream"]
-            is_break[1:] |= stream[1:] != stream[:-1]
-        if self._changes and len(role):
-            newest = np.maximum.accumulate(batch.calls["start"])
-            at = np.searchsorted(newest, np.array([change.wall_ns for change in self._changes], np.int64))
-            is_break[at[at < len(role)]] = True
-        return is_break
+            found[4] &= ~_SURELY_WRITES
+        return dict(zip(ACCESS_FIELDS, found, strict=True))
 
-    def _read_each(self, batch: CallsRead, begin: int, end: int) -> Int64Array:
-        """Read calls one by one."""
-        rows: list[int] = []
-        parts: list[Int64Array] = []
-        for role, shape, call, own in batch.calls_at(np.arange(begin, end)):
-            if self._changes and self._changes[0].wall_ns <= call[0]:
-                self._apply_changes(call[0])
-            if role is Role.UNKNOWN_WORK and (graph := self._executables.get(call[8])) is not None:
-                self._tell_graph(call, graph)
-                number = np.full((1, graph.table.shape[1]), call[3])
-                parts += (_rows_of(rows), np.concatenate((number, graph.table)))
-                rows = []
-            elif role <= Role.UNKNOWN_WORK:
-                for row in self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream):
-                    rows += (call[3], *row)
-            else:
-                self._change(role, call)
-        return np.concatenate((*parts, _rows_of(rows)), axis=1)
+    # What C asks for
 
-    def _tell_graph(self, call: tuple[int, ...], graph: _Graph) -> None:
-        """Take a launch of a graph that was captured: it does what its nodes do."""
-        self._opaque_count += not graph.is_known
-        for one in graph.touches:
-            one.block.born = WRITTEN
-        if self._is_followed and call[7] not in self._capturing:
-            self._tell_work(call, "graph", graph.touches, is_known=False)
-
-    def _read_alike(self, batch: CallsRead, begin: int, end: int) -> Int64Array:
-        """Read calls between which nothing changes: of those that are alike the first one stands for all."""
-        roles = batch.role[begin:end]
-        at = begin + np.flatnonzero((roles > Role.NONE) & (roles < Role.UNKNOWN_WORK))
-        key = batch.keys(at, batch.words_of(at), size=self._sizes(batch, at))
-        if self._is_followed:  # each launch is a step, in all that it says
-            first, place = first_of_each(key)
-            count, table = self._read_first(batch, at[first])
-        elif 2 * len(np.unique(key[:_SOME])) > len(key[:_SOME]):
-            place, (count, table) = np.arange(len(at)), self._read_blocks(batch, at)
-        else:
-            first, place = first_of_each(key)
-            count, table = self._read_blocks(batch, at[first])
-        index, counts = _spread(count, place)
-        return np.stack((np.repeat(batch.calls["correlationId"][at], counts), *(np.take(column, index) for column in table)))
-
-    def _sizes(self, batch: CallsRead, at: Int64Array) -> NDArray[Any]:
-        """Return the size of each call; what stands for the numbers among a launch's arguments counts for steps alone."""
-        size = batch.calls["size"][at]
-        return size if self._is_followed else np.where(batch.role[at] == Role.LAUNCH, np.uint64(0), size)
-
-    def _read_first(self, batch: CallsRead, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Read calls in their order; return how many accesses each makes, and those, shape (4, n)."""
-        told = [
-            self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
-            for role, shape, call, own in batch.calls_at(at)
-        ]
-        return _table_of(told)
-
-    def _read_blocks(self, batch: CallsRead, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Do the same for calls of which some differ only in where in its block each argument lies."""
-        words, total = batch.words_of(at)
-        counts, is_launch = np.diff(total, prepend=0), batch.role[at] == Role.LAUNCH
-        of_launch, turn = np.repeat(is_launch, counts), turns_of(counts)
-        address = words & np.uint64(_ADDRESS)
-        number, start = self._blocks_of(np.where(of_launch, address, np.uint64(0)))
-        is_again = np.zeros(len(words), bool)
-        for back in range(1, int(turn.max(initial=0)) + 1):
-            later = np.flatnonzero(turn >= back)
-            is_again[later] |= address[later] == address[later - back]
-        is_kept = (number > 0) & ~is_again  # each address once
-        said = (number << 18).view(np.uint64) | words >> np.uint64(_PLACE_BITS) << np.uint64(1) | is_kept
-        said = np.where(of_launch, said, words)
-        key = batch.keys(at, (said, total), size=self._sizes(batch, at))
-        first, place = first_of_each(key)
-        count, table = self._read_known(batch, at[first], key[first])
-        index, per_call = _spread(count, place)
-        table = table[:, index]
-        seen = np.concatenate(([0], np.cumsum(is_kept)))
-        is_argument = turns_of(per_call) < np.repeat(
-            seen[total] - seen[total - counts], per_call
-        )  # else it says that there is more
-        table[1, is_argument] = (address.view(np.int64) - start)[is_kept]
-        return per_call, table
-
-    def _read_known(self, batch: CallsRead, at: Int64Array, key: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Do the same for calls of which some were read before, by their keys."""
-        known = [self._known_rows.get((self.has_unseen_pool, one)) for one in key.tolist()]
-        new = np.array([one for one, rows in enumerate(known) if rows is None], np.int64)
-        for one, (role, shape, call, own) in zip(new.tolist(), batch.calls_at(at[new]), strict=True):
-            opaque_count = self._opaque_count
-            rows = known[one] = self._work(role, call, own, is_awaited=role is Role.COPY and not shape.stream)
-            if role is Role.LAUNCH and opaque_count == self._opaque_count:
-                self._known_rows[self.has_unseen_pool, int(key[one])] = rows
-        if len(self._known_rows) > KEPT_FUNCTIONS:
-            self._known_rows.clear()
-        return _table_of([rows or [] for rows in known])
-
-    def _blocks_of(self, address: NDArray[np.uint64]) -> Int64Array:
-        """Return the number and the start of the block that each address is in; see `Table.find_all`."""
-        for _ in range(2):
-            found = self._parts.find_all(address)
-            left = np.flatnonzero(found[1] == 0)
-            found[:, left] = self._memory.find_all(address[left])
-            missing = address[(found[1] == 0) & (address > 0)]
-            _, first = np.unique(missing >> np.uint64(_GRAIN_BITS), return_index=True)
-            asked = [one for one in missing[first].tolist() if one >> _GRAIN_BITS not in self._nowhere]
-            if not [one for one in asked if self._find(one) is not None]:
-                break
-        return found
-
-    # Work
-
-    def _work(self, role: Role, call: tuple[int, ...], own: list[int], *, is_awaited: bool) -> list[_Row]:
-        flags, stream, target, size = call[6:]
-        if role is Role.LAUNCH:
-            name, touches, certainty = self._launch(target, own, flags)
-        elif role is Role.UNKNOWN_WORK:
-            self._opaque_count += 1
-            name, touches, certainty = "", [], UNKNOWN
-        else:
-            name, certainty = role.name.lower(), KNOWN
-            touches = [*self._exact(target, size, is_write=True)]
-            if role is Role.COPY:
-                touches += self._exact(own[0], own[1], is_write=False)
-        is_cut = bool(flags & _OPAQUE) or name.startswith(_HIDING)
-        rows = self._rows(touches, role, certainty, is_cut=is_cut)
-        if self._capturing and stream in self._capturing:
-            self._captured[self._capturing[stream]].add(touches, rows, is_node=role is not Role.UNKNOWN_WORK)
-            return []
-        if self._is_followed and touches:
-            self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH)
-            if is_awaited:
-                self.steps.append(self._step(StepKind.SEEN_STREAM, call))
-        return rows
-
-    def _rows(self, touches: list[_Touch], role: Role, certainty: int, *, is_cut: bool) -> list[_Row]:
-        rows = []
-        for block, begin, end, is_write, _ in touches:
-            flags = block.flags | certainty
-            if certainty == LEARNED and role is Role.LAUNCH and self._is_shared_out(block):
-                flags = block.flags | UNKNOWN
-            if is_write or certainty == UNKNOWN:
-                flags |= IS_WRITE
-            rows.append((block.number, begin - block.start, end - block.start, flags))
-        if not rows and role is Role.LAUNCH and certainty == KNOWN:
-            rows.append((_ANY, 0, 0, KNOWN))  # it is known to touch nothing
-        if is_cut and rows:
-            rows.append((_ANY, 0, 0, IS_WRITE | UNKNOWN))
-        return rows
-
-    def _is_shared_out(self, block: Block) -> bool:
-        """Tell whether several arrays may be in memory, of which nobody tells."""
-        return self.has_unseen_pool and not (block.end - block.start) & _SEGMENT
-
-    def _launch(self, handle: int, own: list[int], flags: int) -> tuple[str, list[_Touch], int]:
-        function, found = self._function(handle), []
-        for word in own:
-            block = self._find(word & _ADDRESS)
-            if block is not None and not block.is_pool:
-                found.append((word >> _PLACE_BITS, word & _ADDRESS, block))
-        if not found and function.is_spin and not flags & _OPAQUE:
-            return function.name, [], KNOWN
-        if not found or flags & _OPAQUE or function.is_opaque:
-            self._opaque_count += 1  # it may have written anything
-        for place, _, block in found:
-            if block.born == self._opaque_count and place not in function.outputs:
-                function.outputs.add(place)
-                self._known_rows.clear()
-        outputs = function.outputs
-        # One that is given a single piece of memory writes it: what else should it be for.
-        writes_all = not outputs and len({block.number for _, _, block in found}) == 1
-        written = {block.number for place, _, block in found if writes_all or place in outputs}
-        touches: dict[tuple[int, int], _Touch] = {}
-        for _, address, block in found:
-            is_write = block.number in written
-            if is_write or not outputs:
-                block.born = WRITTEN
-            touches[block.number, address] = _Touch(block, address, block.end, is_write, False)  # noqa: FBT003 - nothing is exact
-        return function.name, [*touches.values()], LEARNED if outputs or writes_all else UNKNOWN
-
-    def _function(self, handle: int) -> _Function:
-        function = self._functions.get(handle)
-        if function is None:
-            if len(self._functions) >= KEPT_FUNCTIONS:
-                self._functions.clear()
-            function = self._functions[handle] = _Function(self._name_of(handle))
-        return function
-
-    def _exact(self, address: int, size: int, *, is_write: bool) -> Iterable[_Touch]:
-        block = self._find(address) if address and size else None
-        if block is None or block.is_pool:
-            return
-        if is_write:
-            block.born = WRITTEN
-        yield _Touch(block, address, min(address + size, block.end), is_write, is_exact=True)
-
-    def _find(self, address: int) -> Block | None:
-        """Return the memory that an address is in: of a pool's what it gave out, else what the driver did."""
-        block = (self._parts.find(address) if self._parts.blocks else None) or self._memory.find(address)
-        if block is not None:
-            return block
-        if address >> _GRAIN_BITS in self._nowhere:
-            return None
+    def _look_up(self, address: int) -> None:
+        """Ask the driver which memory an address is in."""
         told = self._ask(address)
-        if told is None:
-            if len(self._nowhere) >= KEPT_FUNCTIONS:
-                self._nowhere.clear()
-            self._nowhere.add(address >> _GRAIN_BITS)
-            if not self._memory.is_near(address):  # else it may be of memory that has been freed, beside others
-                self._tell_memory(address, 0)
-            return None
-        start, size, is_host = told
-        block = Block(start, start + size, flags=IS_HOST if is_host else 0)
-        self._gone(self._memory.put(block), Step(StepKind.GONE))
-        self._made(block, Step(StepKind.MADE))
-        self._tell_memory(start, size)
-        return block
+        if told is not None:
+            start, size, is_host = told
+            self._blocks.put("memory", start, size, flags=IS_HOST if is_host else 0)
+            self._tell_memory(start, size)
+            return
+        self._blocks.note_nowhere(address)
+        if not self._blocks.is_near(address):  # else it may be of memory that has been freed, beside others
+            self._tell_memory(address, 0)
 
-    def _tell_work(self, call: tuple[int, ...], name: str, touches: list[_Touch], *, is_known: bool) -> None:
-        told = tuple(
-            StepTouch(
-                one.block.number,
-                one.begin - one.block.start,
-                (one.end if one.is_exact else one.begin + 1) - one.block.start,
-                one.is_write,
-            )
-            for one in touches
-        )
-        numbers, function = (0, 0) if is_known else (call[9], call[8])
-        work = {"name": name, "touches": told, "numbers": numbers, "is_known": is_known, "function": function}
-        self.steps.append(self._step(StepKind.WORK, call, **work))
+    def _note_function(self, handle: int) -> None:
+        if len(self._names) >= KEPT_FUNCTIONS:
+            self._forget_functions()
+        linker_name = self._name_of(handle)
+        name = self._names[handle] = short_name(demangle(linker_name))
+        # A spin touches nothing where it is given no memory.
+        self._blocks.note_function(handle, spins=linker_name == SPIN_NAME, hides=name.startswith(_HIDING))
 
-    @staticmethod
-    def _step(kind: StepKind, call: tuple[int, ...], **more: Any) -> Step:
-        stream, flags, thread = call[7], call[6], call[2]
-        if stream == _PER_THREAD or (stream == 0 and flags & _OF_THREAD):
-            return Step(kind, call[0], thread, -1 - thread, is_blocking=True, **more)
-        stream = 0 if stream == _LEGACY else stream
-        return Step(kind, call[0], thread, stream, not flags & _NON_BLOCKING, **more)
+    def _forget_functions(self) -> None:
+        self._names.clear()
+        self._blocks.forget_functions()
 
-    # Memory and order
+    # Graphs
 
-    def _change(self, role: Role, call: tuple[int, ...]) -> None:
+    def _change(self, batch: _Batch, rows: Int64Array) -> None:
+        """Take a call at which C has stopped."""
+        at = self._state.call
+        call, role = batch.calls[at].tolist(), batch.role(at)
         stream, target = call[7], call[8]
-        if role in _ALLOCATES:
-            self._allocate(role, call)
-        elif role is Role.FREE or role is Role.FREE_ASYNC:
-            self._free(role, call)
+        if role is Role.UNKNOWN_WORK:
+            if (graph := self._executables.get(target)) is not None:
+                self._tell_graph(call, graph)
+                number = np.full((1, len(graph.rows)), call[3])
+                batch.parts += [rows[:, batch.kept_rows : self._state.row_count], np.concatenate((number, graph.table))]
+                batch.kept_rows = self._state.row_count
+            else:
+                self._state.opaque_count += 1
+                if stream in self._capturing:
+                    self._captured[self._capturing[stream]].add([], is_node=False)
         elif role is Role.LOAD:
-            self._functions.clear()
-            self._known_rows.clear()
+            self._forget_functions()
         elif role is Role.INSTANTIATE:
             self._keep_graph(self._executables, target, self._graphs.get(call[9]))
         elif role is Role.CHANGE_GRAPH:
@@ -462,6 +286,24 @@ class AccessReader:
                 self._graphs.clear()
         elif not self._capture(role, stream, target) and self._is_followed and role in _STEPS:
             self.steps.append(self._step(_STEPS[role], call, event=target))
+        self._state.word += call[5]
+        self._state.call += 1
+        batch.told, batch.stretch = at + 1, (0, 0, set())
+
+    def _tell_graph(self, call: _Call, graph: _Graph) -> None:
+        """Take a launch of a graph that was captured: it does what its nodes do."""
+        self._state.opaque_count += not graph.is_known
+        self._blocks.note_written({row[0] for row in graph.rows})
+        if self._is_followed and call[7] not in self._capturing:
+            self._tell_work(call, "graph", graph.touches, is_known=False)
+
+    def _capture_work(self, batch: _Batch, at: int, rows: Int64Array) -> None:
+        """Let work be a node, where it was captured: it is no work then."""
+        stream = int(batch.calls["stream"][at])
+        if stream in self._capturing and Role.NONE < batch.role(at) < Role.UNKNOWN_WORK:
+            if not batch.calls["flags"][at] & _FAILED:
+                self._captured[self._capturing[stream]].add(zip(*rows.tolist(), strict=True), is_node=True)
+            self._state.row_count -= rows.shape[1]
 
     def _capture(self, role: Role, stream: int, event: int) -> bool:
         """Follow which streams are being captured into a graph; tell whether a call was part of that."""
@@ -493,87 +335,74 @@ class AccessReader:
         while len(graphs) > KEPT_GRAPHS:
             del graphs[next(iter(graphs))]
 
-    def _allocate(self, role: Role, call: tuple[int, ...]) -> None:
-        start, size = call[8], call[9]
-        if not (start and size):
-            return
-        self._nowhere.clear()
-        is_host = role is Role.ALLOCATE_HOST
-        flags, born = (IS_HOST, WRITTEN) if is_host else (0, self._opaque_count)
-        block = Block(start, start + size, flags=flags, born=born, made_ns=call[1], stream=call[7])
-        gone = self._memory.put(block)
-        gone += self._parts.take(block.start, block.end)
+    # Steps
+
+    def _tell_steps(self, batch: _Batch, rows: Int64Array) -> None:
+        """Tell of the calls that were read since the last time."""
+        end = self._state.call
         if self._is_followed:
-            step = self._step(StepKind.MADE, call)
-            self._gone(gone, step)
-            self._made(block, step)
+            events: dict[int, list[Any]] = {}
+            for event in self._blocks.take_events():
+                events.setdefault(int(event["call"]), []).append(event)
+            told = iter(rows[:, batch.told_rows : self._state.row_count].T.tolist())
+            own = next(told, None)
+            for at, role, shape, call in batch.until(end):
+                self._tell_events(events.pop(at, ()), role, call)
+                found = []
+                while own is not None and own[0] == call[3]:
+                    found.append(own[1:])
+                    own = next(told, None)
+                if role in _STEPS:
+                    self.steps.append(self._step(_STEPS[role], call, event=call[8]))
+                is_work = role < Role.UNKNOWN_WORK
+                stream, count, seen = batch.stretch
+                if not is_work or call[7] != stream:
+                    stream, count, seen = call[7], 0, set()
+                batch.stretch = stream, count + is_work, seen
+                key = (call[4], call[6], *call[8:], *(fact for row in found for fact in row))
+                touches = _touches(found)
+                if not touches or (count >= _LONG and key in seen):
+                    continue
+                seen.add(key)
+                name = self._names.get(call[8], "") if role is Role.LAUNCH else role.name.lower()
+                self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH)
+                if role is Role.COPY and not shape.stream:  # it is waited for
+                    self.steps.append(self._step(StepKind.SEEN_STREAM, call))
+            if end < len(batch.calls):  # what was done before a call that is to come
+                self._tell_events(events.pop(end, ()), batch.role(end), batch.calls[end].tolist())
+        batch.told, batch.told_rows = end, self._state.row_count
 
-    def _free(self, role: Role, call: tuple[int, ...]) -> None:
-        start, size = call[8], call[9]
-        block = self._memory.blocks.get(start)
-        if block is not None and block.made_ns > call[0]:
-            return  # it has been handed out anew before this call returned
-        end = start + size if size else start + 1 if block is None else block.end
-        gone = self._memory.take(start, end)
-        gone += self._parts.take(start, end)
-        if self._is_followed:
-            step = self._step(StepKind.GONE, call, is_ordered=role is Role.FREE_ASYNC)
-            if role is Role.FREE:
-                self.steps.append(step._replace(kind=StepKind.SEEN_ALL))  # it waits for the device
-            self._gone(gone, step)
+    def _tell_events(self, events: Iterable[Any], role: Role, call: _Call) -> None:
+        """Tell what became of memory, at a call or before it."""
+        for event in events:
+            cause = int(event["cause"])
+            if cause == Cause.CALL:
+                step = self._step(StepKind.GONE, call, is_ordered=role is Role.FREE_ASYNC)
+            else:
+                change = self._changes[cause] if cause >= 0 else BlockChange(0, 0, 0, 0)
+                step = Step(StepKind.MADE, change.wall_ns, stream=change.stream)
+            if event["what"] == What.WAITED:
+                self.steps.append(step._replace(kind=StepKind.SEEN_ALL))
+            else:
+                self._tell_block(StepKind.MADE if event["what"] == What.MADE else StepKind.GONE, event["block"], step)
 
-    def _apply_changes(self, until_ns: int) -> None:
-        """Take what pools did before a call."""
-        while self._changes and self._changes[0].wall_ns <= until_ns:
-            wall_ns, start, size, stream = self._changes.popleft()
-            step = Step(StepKind.MADE, wall_ns, stream=stream)
-            if not size:
-                block = self._parts.blocks.get(start)
-                if block is not None:
-                    self._parts.remove(block)
-                    self._gone([block], step)
-                continue
-            self._note_pool(start)
-            block = Block(start, start + size, born=self._opaque_count, made_ns=wall_ns, stream=stream)
-            self._gone(self._parts.put(block), step)
-            self._made(block, step)
+    def _tell_work(self, call: _Call, name: str, touches: tuple[StepTouch, ...], *, is_known: bool) -> None:
+        numbers, function = (0, 0) if is_known else (call[9], call[8])
+        work = {"name": name, "touches": touches, "numbers": numbers, "is_known": is_known, "function": function}
+        self.steps.append(self._step(StepKind.WORK, call, **work))
 
-    def seed(self, changes: Iterable[BlockChange]) -> None:
-        """Take what pools had given out before anybody looked: it may have been written."""
-        for _, start, size, stream in changes:
-            if size:
-                self._note_pool(start)
-                self._made(block := Block(start, start + size, stream=stream), Step(StepKind.MADE, stream=stream))
-                self._parts.put(block)
+    @staticmethod
+    def _step(kind: StepKind, call: _Call, **more: Any) -> Step:
+        stream, flags, thread = call[7], call[6], call[2]
+        if stream == _PER_THREAD or (stream == 0 and flags & _OF_THREAD):
+            return Step(kind, call[0], thread, -1 - thread, is_blocking=True, **more)
+        stream = 0 if stream == _LEGACY else stream
+        return Step(kind, call[0], thread, stream, not flags & _NON_BLOCKING, **more)
 
-    def _note_pool(self, address: int) -> None:
-        """Note that a library gives out parts of an allocation: what it has not given out is nobody's."""
-        whole = self._memory.find(address)
-        if whole is not None:
-            whole.is_pool = True
-
-    def _made(self, block: Block, step: Step) -> None:
-        self._tell_block(StepKind.MADE, block, step)
-
-    def _gone(self, blocks: Iterable[Block], step: Step) -> None:
-        for block in blocks:
-            self._tell_block(StepKind.GONE, block, step)
-
-    def _tell_block(self, kind: StepKind, block: Block, step: Step) -> None:
-        if self._is_followed:
-            self.steps.append(
-                Step(
-                    kind,
-                    step.wall_ns,
-                    step.thread,
-                    step.stream,
-                    step.is_blocking,
-                    buffer=block.number,
-                    start=block.start,
-                    size_bytes=block.end - block.start,
-                    is_ordered=step.is_ordered,
-                )
-            )
+    def _tell_block(self, kind: StepKind, block: np.void, step: Step) -> None:
+        start, size = int(block["start"]), int(block["end"] - block["start"])
+        told = step._replace(kind=kind, buffer=int(block["number"]), start=start, size_bytes=size)
+        self.steps.append(told)
 
 
 def access_batch(records: Records) -> AccessBatch:

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterator, Mapping
 from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-
-from gpustreamlab.analysis import hash_rows, turns_of
-from gpustreamlab.typing import BoolArray, Int64Array
 
 
 class Kind(IntEnum):
@@ -231,56 +224,3 @@ def driver_table(library: Any) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(QUESTIONS))(
         *(ctypes.cast(one, ctypes.c_void_p) if one is not None else None for one in found)
     )
-
-
-_FUNCTIONS = 1 << 16
-_LONG = 32
-"""Calls that are worth looking at together."""
-_FIELDS = ("start", "end", "threadId", "correlationId", "cbid", "words", "flags", "stream", "object", "size")
-
-
-class CallsRead:
-    """Calls that are read together, and the words that they bring."""
-
-    def __init__(self, calls: NDArray[np.void], words: NDArray[np.uint64], shapes: Mapping[int, Shape]) -> None:
-        self.calls = calls
-        self._words = words
-        self._shapes = shapes
-        roles = np.zeros(_FUNCTIONS, np.int64)
-        roles[[*shapes]] = [shape.role for shape in shapes.values()]
-        self.role: Int64Array = np.where(calls["flags"] & int(CallFlag.FAILED), Role.NONE, roles[calls["cbid"]])
-        """The `Role` of each; shape (n,)."""
-        self._ends = np.cumsum(calls["words"].astype(np.int64))
-
-    def stretches(self, is_break: BoolArray) -> list[tuple[int, int]]:
-        """Return where long stretches of calls without a break begin and end."""
-        edges = np.concatenate(([-1], np.flatnonzero(is_break), [len(is_break)]))
-        long = np.flatnonzero(np.diff(edges) > _LONG)
-        return [(int(edges[at]) + 1, int(edges[at + 1])) for at in long.tolist()]
-
-    def words_of(self, at: Int64Array) -> tuple[NDArray[np.uint64], Int64Array]:
-        """Return the words of some calls behind each other, and behind how many of them those of each call end."""
-        counts = self.calls["words"][at].astype(np.int64)
-        total = np.cumsum(counts)
-        if len(at) == len(self.calls):
-            return self._words, total
-        return self._words[np.arange(int(counts.sum())) + np.repeat(self._ends[at] - total, counts)], total
-
-    def calls_at(self, at: Int64Array) -> Iterator[tuple[Role, Shape, tuple[int, ...], list[int]]]:
-        """Return those of some calls that say something: their roles, how they are read, their `_FIELDS` and their words."""
-        at = at[self.role[at] != Role.NONE]
-        some = self.calls[at]
-        own, total = self.words_of(at)
-        words = own.tolist()
-        for stop, call in zip(total.tolist(), zip(*(some[name].tolist() for name in _FIELDS), strict=True), strict=True):
-            shape = self._shapes[call[4]]
-            yield shape.role, shape, call, words[stop - call[5] : stop]
-
-    def keys(self, at: Int64Array, said: tuple[NDArray[np.uint64], Int64Array], *, size: NDArray[Any]) -> Int64Array:
-        """Return a number for each of some calls, the same for those that say the same words in their turn."""
-        words, total = said
-        counts = np.diff(total, prepend=0)
-        mixed = hash_rows((words, turns_of(counts))).view(np.uint64)
-        sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)))
-        facts = (self.calls[name][at] for name in ("cbid", "flags", "stream", "object"))
-        return hash_rows((*facts, size, sums[total] - sums[total - counts]))

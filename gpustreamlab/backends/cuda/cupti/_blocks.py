@@ -1,94 +1,188 @@
-"""Memory that is allocated now, by address: of the driver, and what pools of libraries give out of it."""
+"""Memory that is allocated now, by address: of the driver, and what pools of libraries give out of it. callbacks.c keeps it."""
 
 from __future__ import annotations
 
 import ctypes
-from bisect import bisect_right, insort
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends._activity import take_buffer_number
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.backends.cuda.cupti._buffers import reading_library
 
 WRITTEN = -1
-"""Stands in `Block.born` for memory that somebody may have written."""
+"""Stands in the field ``born`` of a block for memory that somebody may have written."""
 _NEIGHBOURHOOD = 1 << 30
 
-
-class Block:
-    """An allocation, or what a library's pool gave out of one."""
-
-    __slots__ = ("born", "end", "flags", "is_pool", "made_ns", "number", "start", "stream")
-
-    def __init__(self, start: int, end: int, *, flags: int = 0, born: int = WRITTEN, made_ns: int = 0, stream: int = 0) -> None:
-        self.number = take_buffer_number()
-        self.start = start
-        self.end = end
-        self.flags = flags  # `IS_HOST` or 0
-        self.born = born  # How much work of which nothing is known there was before it; -1 once somebody may have written it
-        self.made_ns = made_ns  # When the call that made it returned; 0 where it was there before
-        self.stream = stream
-        self.is_pool = False  # Whether a library gives out parts of it
+BLOCK = np.dtype(
+    [
+        *(("start", np.uint64), ("end", np.uint64), ("number", np.int64), ("born", np.int64), ("made_ns", np.int64)),
+        *(("stream", np.uint64), ("flags", np.uint64), ("is_pool", np.uint64), ("written_by", np.uint64)),
+    ]
+)
+"""An allocation, or what a library's pool gave out of one: ``struct block`` of callbacks.c."""
+EVENT = np.dtype([("call", np.int64), ("what", np.int64), ("cause", np.int64), ("block", BLOCK)])
+"""What became of a block: ``struct event``."""
+CHANGE = np.dtype([("wall_ns", np.int64), ("start", np.uint64), ("bytes", np.uint64), ("stream", np.uint64)])
+"""What a pool did: ``struct change``; the fields are those of `BlockChange`."""
 
 
-class Table:
-    """Blocks that do not overlap, by address."""
+class What(IntEnum):
+    """What an event is."""
+
+    GONE = 0
+    MADE = 1
+    WAITED = 2
+    """A call waited for the device, as it freed memory."""
+
+
+class Cause(IntEnum):
+    """What brought an event about; else the index of a pool's change."""
+
+    CALL = -1
+    ASKED = -2
+    """The driver was asked what was there before."""
+
+
+class Stop(IntEnum):
+    """Why ``read_accesses`` has stopped."""
+
+    DONE = 0
+    ASK_MEMORY = 1
+    """It is not known what is at an address."""
+    ASK_FUNCTION = 2
+    """It is not known what kind of function is launched."""
+    GROW = 3
+    """There is no room for one more block or event."""
+    OTHER = 4
+    """A call of another role comes."""
+
+
+KEPT_FUNCTIONS = 65_536
+"""Functions whose outputs are remembered; then all is learned anew."""
+_SLOTS, _NOWHERE, _FUNCTION_WORDS = 1 << 17, 8_192, 66
+_ROOM = 64
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (("blocks", ctypes.c_void_p), ("count", ctypes.c_uint64), ("room", ctypes.c_uint64))
+
+
+class _State(ctypes.Structure):
+    _fields_ = (
+        *(("memory", _Table), ("parts", _Table), ("handles", ctypes.c_void_p), ("places", ctypes.c_void_p)),
+        *(("functions", ctypes.c_void_p), ("function_count", ctypes.c_uint64)),
+        *(("nowhere", ctypes.c_void_p), ("nowhere_count", ctypes.c_uint64), ("numbers", ctypes.c_void_p)),
+        *((name, ctypes.c_int64) for name in ("opaque_count", "known", "learned", "unknown")),
+        *((name, ctypes.c_uint64) for name in ("has_unseen_pool", "is_followed", "marks_writes", "launch_count")),
+        *((name, ctypes.c_void_p) for name in ("calls", "words", "roles", "changes")),
+        *((name, ctypes.c_uint64) for name in ("call_count", "change_count", "call", "word", "change")),
+        *(("rows", ctypes.c_void_p), ("row_room", ctypes.c_uint64), ("row_count", ctypes.c_uint64)),
+        *(("asked", ctypes.c_uint64), ("events", ctypes.c_void_p)),
+        *(("event_count", ctypes.c_uint64), ("event_room", ctypes.c_uint64)),
+    )
+
+
+class Blocks:
+    """All blocks, and what is known of functions: what callbacks.c reads calls with. Who uses it sets the fields of `state`."""
 
     def __init__(self) -> None:
-        self.blocks: dict[int, Block] = {}
-        self._starts: list[int] = []
+        self.state = _State()
+        self._library = reading_library()
+        self._arrays: dict[str, NDArray[Any]] = {}
+        for name in ("memory", "parts"):
+            self._point(name, np.empty(_ROOM, BLOCK))
+        self.give("nowhere", np.zeros(_NOWHERE, np.uint64))
+        self.give("events", np.empty(0, EVENT))
+        self.forget_functions()
 
-    def put(self, block: Block) -> list[Block]:
-        """Put a block in; return those that were in its place, whose end was not told."""
-        gone = self.take(block.start, block.end)
-        self.blocks[block.start] = block
-        insort(self._starts, block.start)
-        return gone
+    def give(self, field: str, array: NDArray[Any]) -> None:
+        """Let a field of the state be this array, which stays alive so long."""
+        self._arrays[field] = array
+        setattr(self.state, field, array.ctypes.data)
 
-    def take(self, start: int, end: int) -> list[Block]:
-        """Take out what lies in a piece of memory."""
-        block = self.blocks.get(start)
-        if block is not None and block.end == end:
-            self.remove(block)
-            return [block]
-        last = bisect_right(self._starts, end - 1)
-        if not last or (self.blocks[self._starts[last - 1]].end <= start):
-            return []
-        first = bisect_right(self._starts, start, 0, last)
-        if first and self.blocks[self._starts[first - 1]].end > start:
-            first -= 1
-        gone = [self.blocks.pop(one) for one in self._starts[first:last]]
-        del self._starts[first:last]
-        return gone
+    def forget_functions(self) -> None:
+        """Know of no function what it writes."""
+        self.give("handles", np.zeros(_SLOTS, np.uint64))
+        self.give("places", np.zeros(_SLOTS, np.uint32))
+        self.give("functions", np.zeros((KEPT_FUNCTIONS, _FUNCTION_WORDS), np.uint64))
+        self.state.function_count = 0
 
-    def remove(self, block: Block) -> None:
-        del self.blocks[block.start]
-        del self._starts[bisect_right(self._starts, block.start) - 1]
+    def note_function(self, handle: int, *, spins: bool, hides: bool) -> None:
+        """Take what kind of function is launched by a handle."""
+        if self.state.function_count == KEPT_FUNCTIONS:
+            self.forget_functions()
+        self._library.find_function(ctypes.byref(self.state), handle, spins + 2 * hides)
+
+    def read(self, *, limit: int) -> Stop:
+        """Read calls before this one; return why it was stopped."""
+        self.state.call_count = limit
+        return Stop(self._library.read_accesses(ctypes.byref(self.state)))
+
+    def grow(self) -> None:
+        """Make room for more blocks, and as many events."""
+        for name in ("memory", "parts"):
+            table = getattr(self.state, name)
+            if table.count == table.room:
+                self._point(name, np.concatenate((self._arrays[name], np.empty(table.room, BLOCK))))
+        if self.state.is_followed and not self.state.event_count:
+            room = 4 * (self.state.memory.count + self.state.parts.count) + 4 * _ROOM
+            self.give("events", np.empty(room, EVENT))
+            self.state.event_room = room
+
+    def put(self, name: str, start: int, size: int, **facts: int) -> np.void:
+        """Put a block into the memory of the driver or the parts of a pool, where nobody saw it made; return it."""
+        self.grow()
+        block = np.zeros(1, BLOCK)
+        facts |= {"start": start, "end": start + size, "number": take_buffer_number(), "born": WRITTEN}
+        for field, value in facts.items():
+            block[field] = value
+        table = ctypes.addressof(self.state) + getattr(_State, name).offset
+        self._library.put_block(ctypes.byref(self.state), table, block.ctypes.data, Cause.ASKED)
+        put: np.void = block[0]
+        return put
+
+    def note_written(self, numbers: set[int]) -> None:
+        """Note that somebody has written blocks."""
+        for table in (self.table("memory"), self.table("parts")):
+            table["born"][np.isin(table["number"], [*numbers])] = WRITTEN
+
+    def note_nowhere(self, address: int) -> None:
+        """Note that there is no memory at an address."""
+        self._library.note_nowhere(ctypes.byref(self.state), address)
+
+    def table(self, name: str) -> NDArray[np.void]:
+        """Return the blocks of the memory or of the parts, by address."""
+        blocks: NDArray[np.void] = self._arrays[name][: getattr(self.state, name).count]
+        return blocks
+
+    def take_events(self) -> NDArray[np.void]:
+        """Return what became of blocks, and forget it."""
+        events: NDArray[np.void] = self._arrays["events"][: self.state.event_count].copy()
+        self.state.event_count = 0
+        return events
+
+    def find(self, address: int) -> int:
+        """Return the number of the block that an address is in, of a pool's first; 0 where there is none."""
+        for table in (self.table("parts"), self.table("memory")):
+            numbers = table["number"][(table["start"] <= address) & (address < table["end"])]
+            if len(numbers):
+                return int(numbers[0])
+        return 0
 
     def is_near(self, address: int) -> bool:
-        """Tell whether some block is in the neighbourhood of an address."""
-        at = bisect_right(self._starts, address)
-        return any(abs(start - address) < _NEIGHBOURHOOD for start in self._starts[max(0, at - 1) : at + 1])
+        """Tell whether some block of the driver's is in the neighbourhood of an address."""
+        starts = self.table("memory")["start"]
+        at = int(np.searchsorted(starts, np.uint64(address), side="right"))
+        return any(abs(start - address) < _NEIGHBOURHOOD for start in starts[max(0, at - 1) : at + 1].tolist())
 
-    def find_all(self, address: NDArray[np.uint64]) -> Int64Array:
-        """Return the number and the start of the block that each address is in, 0 each where there is none; shape (2, n)."""
-        if not self._starts:
-            return np.zeros((2, len(address)), np.int64)
-        blocks = [self.blocks[start] for start in self._starts]
-        facts = np.array([(0 if one.is_pool else one.number, one.start, one.end) for one in blocks], np.int64).T
-        at = np.maximum(np.searchsorted(facts[1], address.view(np.int64), side="right") - 1, 0)
-        number, start, end = facts[:, at]
-        return np.where((address >= start) & (address < end), (number, start), 0)
-
-    def find(self, address: int) -> Block | None:
-        block = self.blocks.get(address)
-        if block is None and self._starts:
-            at = bisect_right(self._starts, address)
-            block = self.blocks[self._starts[at - 1]] if at else None
-        return block if block is not None and block.start <= address < block.end else None
+    def _point(self, name: str, blocks: NDArray[np.void]) -> None:
+        self._arrays[name] = blocks
+        table = getattr(self.state, name)
+        table.blocks, table.room = blocks.ctypes.data, len(blocks)
 
 
 class BlockChange(NamedTuple):

@@ -189,6 +189,12 @@ def reading_library() -> ctypes.CDLL:
     library.count_records.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p)
     library.split_records.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
     library.count_records.restype = library.split_records.restype = None
+    library.find_function.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64)
+    library.find_function.restype = ctypes.c_void_p
+    library.put_block.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    library.note_nowhere.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
+    library.put_block.restype = library.note_nowhere.restype = None
+    library.read_accesses.argtypes = (ctypes.c_void_p,)
     return library
 
 

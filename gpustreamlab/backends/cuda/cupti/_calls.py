@@ -24,7 +24,7 @@ from gpustreamlab.backends.cuda.cupti._layouts import (
     SynchronizationKind,
 )
 from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS, Cupti
-from gpustreamlab.backends.cuda.cupti._records import FIELD, Columns, Records
+from gpustreamlab.backends.cuda.cupti._records import FIELD, Columns, Records, join_columns, select_rows
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -107,38 +107,35 @@ class CallReader:
         ]
         if not tables:
             return CallBatch()
-        joined = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-        start_host_ns = joined["start_host_ns"] = self._wall.to_host_ns(joined.pop("wall_ns"))
-        is_own = self._are_own(thread=joined.pop("own_thread"), start_host_ns=start_host_ns, correlation=joined["correlation"])
+        joined = join_columns(tables)
+        start_host_ns = self._wall.to_host_ns(joined["start_ns"])
+        is_own = self._are_own(thread=joined["thread"], start_host_ns=start_host_ns, correlation=joined["correlation"])
         kept = (joined["correlation"] >= first) & (start_host_ns <= until_host_ns) & ~is_own
         # What CUPTI does in threads of its own, and in ours, holds up nobody.
         is_call = joined["call_class"] != CallClass.OTHER
         self._callers.update(distinct(joined["thread"][kept & is_call])[0].tolist())
         kept &= is_call | np.isin(joined["thread"], list(self._callers))
-        found = {name: values[kept] for name, values in joined.items()}
+        found = select_rows({**joined, "start_host_ns": start_host_ns}, kept)
         return CallBatch(**found, size_bytes=_sizes(records, found["correlation"]))
 
-    def _recorded(self, columns: Columns, domain: CallbackDomain, texts: Texts) -> dict[str, Int64Array]:
-        numbers, place = distinct(columns["cbid"].astype(np.int64))
+    def _recorded(self, columns: Columns, domain: CallbackDomain, texts: Texts) -> Columns:
+        numbers, place = distinct(columns["cbid"].astype(np.int64, copy=False))
         classes = self._cupti.call_classes[domain]
         kind = np.array([classes.get(number, -1) for number in numbers.tolist()], np.int64)[place]
         named = [texts.name(self._cupti.call_name(domain, n)) if n in classes else -1 for n in numbers.tolist()]
         kept = (kind >= 0) & (columns["start"] > 0) & (columns["end"] > 0)
-        start_ns = columns["start"][kept].astype(np.int64)
-        thread = columns["threadId"][kept].astype(np.int64) & 0xFFFF_FFFF
-        return {
-            "start_ns": start_ns,
-            "end_ns": np.maximum(columns["end"][kept].astype(np.int64), start_ns),
-            "wall_ns": start_ns,
-            "thread": thread,
-            "own_thread": thread,
-            "name": np.array(named, np.int64)[place][kept],
-            "call_class": kind[kept],
-            "correlation": columns["correlationId"][kept].astype(np.int64),
+        told = {
+            "start_ns": columns["start"],
+            "end_ns": np.maximum(columns["end"], columns["start"]),
+            "thread": columns["threadId"].astype(np.int64, copy=False) & 0xFFFF_FFFF,
+            "name": np.array(named, np.int64)[place],
+            "call_class": kind,
+            "correlation": columns["correlationId"].astype(np.int64, copy=False),
         }
+        return select_rows(told, kept)
 
 
-def _overheads(records: Records, texts: Texts) -> list[dict[str, Int64Array]]:
+def _overheads(records: Records, texts: Texts) -> list[Columns]:
     """Return what the driver or CUPTI did besides in a thread, as calls with a name that says so."""
     columns = records.columns.get(RecordKind.OVERHEAD)
     if columns is None:
@@ -152,9 +149,7 @@ def _overheads(records: Records, texts: Texts) -> list[dict[str, Int64Array]]:
         {
             "start_ns": start_ns,
             "end_ns": np.maximum(end_ns, start_ns),
-            "wall_ns": start_ns,
             "thread": thread,
-            "own_thread": thread,
             "name": np.array([texts.name(f"overhead: {word}") for word in words], np.int64)[place],
             "call_class": np.full(len(place), CallClass.OTHER, np.int64),
             "correlation": columns["correlationId"][kept].astype(np.int64),
@@ -190,20 +185,21 @@ class CallTimes:
     """Which thread made a call that was followed, and when it returned: the records of its work do not say."""
 
     def __init__(self) -> None:
-        self._known = np.empty((3, 0), np.int64)  # number, thread, end: of calls whose work was not told of
+        self._known = [np.empty(0, np.int64)] * 3  # number, thread, end: of calls whose work was not told of
 
     def of(self, records: Records) -> tuple[Int64Array, Int64Array]:
         """Return the threads that made the calls of these records, and when those returned; a call is known once it has."""
         if (calls := records.columns.get(CALLED)) is not None:
-            new = np.stack([calls[name].astype(np.int64) for name in ("correlationId", "threadId", "end")])
-            self._known = np.concatenate((self._known[:, -KNOWN_CALLS:], new), axis=1)
+            new = (calls[name] for name in ("correlationId", "threadId", "end"))
+            self._known = [np.concatenate((old[-KNOWN_CALLS:], own)) for old, own in zip(self._known, new, strict=True)]
         told = [columns[FIELD] for kind, columns in records.columns.items() if kind not in _OF_CALLS and FIELD in columns]
-        if not (self._known.shape[1] and told):
+        if not (len(self._known[0]) and told):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         numbers = np.concatenate(told)
         is_told = np.isin(self._known[0], numbers[numbers != 0])
-        _, thread, end = self._known[:, is_told]
-        self._known = self._known[:, ~is_told]
+        thread, end = (column[is_told] for column in self._known[1:])
+        left = np.flatnonzero(~is_told)
+        self._known = [column[left] for column in self._known]
         return thread, end
 
 
@@ -223,10 +219,10 @@ def told_until(records: Records, wall: WallClock, calls: CallTimes) -> dict[int,
     thread, at_ns = np.concatenate(threads), np.concatenate(times)
     if not len(thread):
         return {}
-    order = np.argsort(thread, kind="stable")  # of few threads: they come in long runs
-    heads = np.flatnonzero(np.diff(thread[order], prepend=-1))
-    newest = wall.to_host_ns(np.maximum.reduceat(at_ns[order], heads)) + SLACK_NS
-    return dict(zip(thread[order[heads]].tolist(), newest.tolist(), strict=True))
+    idents, place = distinct(thread)
+    newest = np.full(len(idents), np.iinfo(np.int64).min)
+    np.maximum.at(newest, place, at_ns)
+    return dict(zip(idents.tolist(), (wall.to_host_ns(newest) + SLACK_NS).tolist(), strict=True))
 
 
 class DependencyReader:

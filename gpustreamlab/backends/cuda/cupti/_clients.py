@@ -279,7 +279,7 @@ class Sharing:
         calls, words, lost_count = buffers.take_calls()
         steps: list[Step] = []
         if len(calls):
-            columns = {CALLED: {name: calls[name] for name in CALL_FIELDS}}
+            columns = {CALLED: {name: calls[name].astype(np.int64) for name in CALL_FIELDS}}
             for reader in self._accesses:
                 columns[ACCESSED] = self._read_accesses(reader, calls, words, cupti, is_whole=not lost_count)
                 steps, reader.steps = reader.steps, []

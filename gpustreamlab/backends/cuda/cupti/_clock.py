@@ -170,9 +170,11 @@ class CuptiClock:
             (near - near[0]).astype(np.float64),
             (ahead[: len(near)] - ahead[0]).astype(np.float64),
         )
-        after, before = np.maximum(0, cupti_ns - known[-1]), np.maximum(0, known[0] - cupti_ns)
-        drift += after * self._slope(last=True) - before * self._slope(last=False)
-        placed: Int64Array = np.rint(drift).astype(np.int64) + ahead[0]
+        if cupti_ns.max() > known[-1]:
+            drift += np.maximum(0, cupti_ns - known[-1]) * self._slope(last=True)
+        if cupti_ns.min() < known[0]:
+            drift -= np.maximum(0, known[0] - cupti_ns) * self._slope(last=False)
+        placed: Int64Array = np.rint(drift, out=drift).astype(np.int64) + ahead[0]
         return placed
 
     def _slope(self, *, last: bool) -> float:

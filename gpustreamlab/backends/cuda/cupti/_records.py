@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.backends.cuda.cupti._buffers import reading_library
 from gpustreamlab.backends.cuda.cupti._layouts import Layouts
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import BoolArray, Int64Array
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """The fields of the records of one kind, each of shape (n_records,)."""
@@ -88,15 +88,22 @@ def parse_buffer(*buffers: NDArray[np.uint8], layouts: Layouts) -> Records:
     )
 
 
+def join_columns(tables: Sequence[Columns]) -> Columns:
+    """Put tables of the same columns behind each other."""
+    return tables[0] if len(tables) == 1 else {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def select_rows(columns: Columns, is_kept: BoolArray) -> Columns:
+    """Return the rows that are kept."""
+    return columns if is_kept.all() else {name: values[is_kept] for name, values in columns.items()}
+
+
 def concat_records(parts: Sequence[Records]) -> Records:
     """Put the records of several buffers, written by one CUPTI, behind each other."""
     kinds = sorted({kind for part in parts for kind in part.columns})
     columns = {}
     for kind in kinds:
-        tables = [part.columns[kind] for part in parts if kind in part.columns]
-        columns[kind] = (
-            tables[0] if len(tables) == 1 else {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-        )
+        columns[kind] = join_columns([part.columns[kind] for part in parts if kind in part.columns])
     return Records(
         columns=columns,
         counts=sum((Counter(part.counts) for part in parts), Counter()),
@@ -129,26 +136,24 @@ class CallNumbers:
     def continue_in(self, records: Records) -> Records:
         """Return the records with numbers of 64 bits."""
         kinds = [kind for kind, columns in records.columns.items() if FIELD in columns]
-        parts = [records.columns[kind][FIELD].astype(np.int64) for kind in kinds]
-        if not parts:
-            return records
-        sizes = np.cumsum([len(part) for part in parts])[:-1]
-        numbers = np.split(self._continued(np.concatenate(parts)), sizes)
+        numbers = self._continued([records.columns[kind][FIELD].astype(np.int64, copy=False) for kind in kinds])
         columns = dict(records.columns)
         columns |= {kind: {**columns[kind], FIELD: part} for kind, part in zip(kinds, numbers, strict=True)}
         return replace(records, columns=columns)
 
-    def _continued(self, raw: Int64Array) -> Int64Array:
-        known = raw[raw != 0]
-        if not len(known):
-            return raw
+    def _continued(self, parts: list[Int64Array]) -> list[Int64Array]:
         near = self._newest
         if self._may_be_new:
-            near += (int(known.min()) - near) % _TURN
+            least = min((int(part[part != 0].min()) for part in parts if part.any()), default=0)
+            if not least:
+                return parts
+            near += (least - near) % _TURN
             self._may_be_new = False
-        numbers = near + (raw - near + _HALF) % _TURN - _HALF
-        if not self._newest and numbers[raw != 0].min() <= 0:
-            numbers += _TURN  # they passed the end within the first records
-        numbers[raw == 0] = 0
-        self._newest = max(self._newest, int(numbers.max()))
-        return numbers
+        base = near - _HALF
+        if any(len(part) and not base <= part.min() <= part.max() < base + _TURN for part in parts):
+            numbers = [base + (part - base & _TURN - 1) for part in parts]
+            if not self._newest and any((own[part != 0] <= 0).any() for own, part in zip(numbers, parts, strict=True)):
+                numbers = [own + _TURN for own in numbers]  # they passed the end within the first records
+            parts = [np.where(part == 0, 0, own) for own, part in zip(numbers, parts, strict=True)]
+        self._newest = max([self._newest, *(int(part.max(initial=0)) for part in parts)])
+        return parts

@@ -19,7 +19,7 @@ from gpustreamlab.analysis import distinct, first_of_each, hash_rows
 from gpustreamlab.backends._activity import PEER_COPY, STAGED_COPY, StreamFacts, WorkBatch
 from gpustreamlab.backends.cuda.cupti._layouts import STAGED, WORK_KINDS, CopyKind, RecordKind, StreamFlag, copy_name
 from gpustreamlab.backends.cuda.cupti._library import Cupti
-from gpustreamlab.backends.cuda.cupti._records import Columns, Records
+from gpustreamlab.backends.cuda.cupti._records import Columns, Records, join_columns, select_rows
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
@@ -162,7 +162,7 @@ def without_untimed(records: Records) -> Records:
     """Leave out the work that CUPTI could not time, as that which ran while another client had set its clock."""
     columns = dict(records.columns)
     for kind in columns.keys() & {*WORK_KINDS}:
-        columns[kind] = _select(columns[kind], columns[kind]["start"] > 0)
+        columns[kind] = select_rows(columns[kind], columns[kind]["start"] > 0)
     return replace(records, columns=columns)
 
 
@@ -185,11 +185,11 @@ def work_batch(
         RecordKind.MEMSET: (SpanKind.FILL, _FILL_SHAPE, _fill_shape),
     }
     found = {kind: records.columns[kind] for kind in shapes if kind in records.columns}
-    kept = nodes.put_on({kind: _select(columns, keep(columns)) for kind, columns in found.items()})
+    kept = nodes.put_on({kind: select_rows(columns, keep(columns)) for kind, columns in found.items()})
     parts = [_part(columns, *shapes[kind], texts) for kind, columns in kept.items()]
     if not parts:
         return WorkBatch()
-    return WorkBatch(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    return WorkBatch(**join_columns(parts))
 
 
 KEPT_GRAPHS = 4_096
@@ -230,10 +230,6 @@ class NodeNumbers:
         return numbers
 
 
-def _select(columns: Columns, is_kept: BoolArray) -> Columns:
-    return columns if is_kept.all() else {name: values[is_kept] for name, values in columns.items()}
-
-
 def _part(
     columns: Columns,
     kind: SpanKind,
@@ -246,13 +242,13 @@ def _part(
     sizes = columns["bytes"].astype(np.int64) if "bytes" in columns else np.zeros(count, np.int64)
     return {
         "kind": np.full(count, SPAN_KINDS.index(kind), np.int64),
-        "start_ns": columns["start"].astype(np.int64),
-        "end_ns": columns["end"].astype(np.int64),
+        "start_ns": columns["start"].astype(np.int64, copy=False),
+        "end_ns": columns["end"].astype(np.int64, copy=False),
         "context": columns["contextId"].astype(np.int64),
         "stream": columns["streamId"].astype(np.int64),
         "name": name,
         "detail": detail,
-        "correlation": columns["correlationId"].astype(np.int64),
+        "correlation": columns["correlationId"].astype(np.int64, copy=False),
         "size_bytes": sizes,
     }
 

@@ -658,7 +658,7 @@ uint64_t take_lost_calls(void)
 }
 
 /* Records of CUPTI, read without Python's lock: each begins with its kind, and behind one whose size is not known nobody can read. */
-enum { KINDS = 256, UNIT = 8 };
+enum { KINDS = 256, UNIT = 8, AHEAD = 16 /* records, as most are like the one before */ };
 
 struct stretch {
     const uint8_t *data;
@@ -676,6 +676,7 @@ void count_records(struct stretch *buffers, uint64_t buffer_total, const uint64_
     for (uint64_t i = 0; i < buffer_total; i++) {
         uint64_t place = 0, end = buffers[i].bytes / UNIT * UNIT, size;
         while (place < end && (size = sizes[buffers[i].data[place]]) && size <= end - place) {
+            __builtin_prefetch(buffers[i].data + place + AHEAD * size);
             counts[buffers[i].data[place]]++;
             place += size;
         }
@@ -696,6 +697,7 @@ void split_records(const struct stretch *buffers, uint64_t buffer_total, const u
         const uint8_t *record = buffers[i].data, *end = record + buffers[i].bytes;
         for (uint8_t kind; record < end; record += sizes[kind]) {
             kind = *record;
+            __builtin_prefetch(record + AHEAD * sizes[kind]);
             for (struct field *field = fields + first[kind]; field < fields + first[kind + 1]; field++) {
                 if (field->bytes == 4)
                     memcpy(field->into, record + field->offset, 4);
@@ -707,4 +709,352 @@ void split_records(const struct stretch *buffers, uint64_t buffer_total, const u
             }
         }
     }
+}
+
+/* Which memory calls touched, read in their order without Python's lock: _accesses.py holds all that is known, and goes on where
+ * this one stops. The numbers of roles are those of _arguments.py.
+ */
+enum role { IDLE, IS_LAUNCH, IS_COPY, IS_FILL, IS_UNKNOWN, ALLOCATES, ALLOCATES_HOST, FREES, FREES_ASYNC = 17, ALLOCATES_ASYNC, PASSED = 255 };
+enum stop { DONE, ASK_MEMORY, ASK_FUNCTION, GROW, OTHER };
+enum { ROLES = 1 << 16, SLOTS = 1 << 17, PLACES = 4096, NOWHERE = 8192, GRAIN_BITS = 8, COLUMNS = 5, WAS_WRITTEN = -1 };
+enum of_access { WRITES = 1, OF_HOST = 2, SURELY_WRITES = 16 /* for steps alone */ };
+enum of_function { SPINS = 1, HIDES = 2 };
+static const uint64_t ADDRESS = ((uint64_t)1 << ADDRESS_BITS) - 1, SEGMENT = (1 << 21) - 1;
+
+struct block {
+    uint64_t start, end;
+    int64_t number, born; /* how much work of which nothing is known there was before it, or WAS_WRITTEN */
+    int64_t made_ns;      /* when the call that made it returned */
+    uint64_t stream, flags, is_pool, written_by;
+};
+
+struct table { /* of blocks that do not overlap, by address */
+    struct block *blocks;
+    uint64_t count, room;
+};
+
+struct function {
+    uint64_t flags, output_count, outputs[PLACES / 64]; /* places among its arguments that are written */
+};
+
+struct change { /* of what a library's pool gave out; 0 bytes: took back */
+    int64_t wall_ns;
+    uint64_t start, bytes, stream;
+};
+
+enum what { GONE, IS_MADE, WAITED }; /* a block went, or was made; or the call waits for the device, as it frees memory */
+enum cause { BY_CALL = -1, BY_ASKING = -2 };
+
+struct event {
+    int64_t call, what, cause; /* the cause may be the index of a change, too */
+    struct block block;
+};
+
+struct reader {
+    struct table memory, parts;
+    uint64_t *handles; /* of functions; those of `functions` in the same places */
+    uint32_t *places;
+    struct function *functions;
+    uint64_t function_count, *nowhere, nowhere_count;
+    const int64_t *numbers; /* for the next blocks */
+    int64_t opaque_count, known, learned, unknown;
+    uint64_t has_unseen_pool, is_followed, marks_writes, launch_count;
+    /* What is read, and how far */
+    const struct call *calls;
+    const uint64_t *words;
+    const uint8_t *roles;
+    const struct change *changes;
+    uint64_t call_count, change_count, call, word, change;
+    int64_t *rows; /* COLUMNS of them, one `row_room` behind the other */
+    uint64_t row_room, row_count, asked;
+    struct event *events;
+    uint64_t event_count, event_room;
+};
+
+/* Return how many blocks of a table begin at an address or before it. */
+static uint64_t begun_by(const struct table *table, uint64_t address)
+{
+    uint64_t low = 0, high = table->count;
+    while (low < high) {
+        uint64_t middle = (low + high) / 2;
+        if (table->blocks[middle].start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static struct block *block_at(const struct table *table, uint64_t address)
+{
+    uint64_t at = begun_by(table, address);
+    return at && address < table->blocks[at - 1].end ? table->blocks + at - 1 : NULL;
+}
+
+static void tell(struct reader *reader, enum what what, const struct block *block, int64_t cause)
+{
+    if (reader->is_followed)
+        reader->events[reader->event_count++] = (struct event){(int64_t)reader->call, what, cause, *block};
+}
+
+static void take_blocks(struct reader *reader, struct table *table, uint64_t start, uint64_t end, int64_t cause)
+{
+    uint64_t first = begun_by(table, start), last = begun_by(table, end - 1);
+    if (first && table->blocks[first - 1].end > start)
+        first--;
+    if (first >= last)
+        return;
+    for (uint64_t i = first; i < last; i++)
+        tell(reader, GONE, table->blocks + i, cause);
+    memmove(table->blocks + first, table->blocks + last, (table->count - last) * sizeof *table->blocks);
+    table->count -= last - first;
+}
+
+/* For Python, too: put a block in the place of what was there; a table has room for one. */
+void put_block(struct reader *reader, struct table *table, const struct block *block, int64_t cause)
+{
+    take_blocks(reader, table, block->start, block->end, cause);
+    uint64_t at = begun_by(table, block->start);
+    memmove(table->blocks + at + 1, table->blocks + at, (table->count - at) * sizeof *block);
+    table->blocks[at] = *block;
+    table->count++;
+    if (cause == BY_CALL) /* what a pool had there has gone too */
+        take_blocks(reader, &reader->parts, block->start, block->end, cause);
+    tell(reader, IS_MADE, block, cause);
+}
+
+/* Take what a pool did. */
+static void take_change(struct reader *reader)
+{
+    struct block *block;
+    int64_t cause = (int64_t)reader->change++;
+    const struct change *change = reader->changes + cause;
+    if (!change->bytes) {
+        block = block_at(&reader->parts, change->start);
+        if (block && block->start == change->start)
+            take_blocks(reader, &reader->parts, block->start, block->end, cause);
+        return;
+    }
+    if ((block = block_at(&reader->memory, change->start)))
+        block->is_pool = 1;
+    struct block made = {.start = change->start, .end = change->start + change->bytes, .number = *reader->numbers++};
+    made.born = reader->opaque_count, made.made_ns = change->wall_ns, made.stream = change->stream;
+    put_block(reader, &reader->parts, &made, cause);
+}
+
+/* Find the memory that an address is in: what a pool gave out, else what the driver did. Return whether Python has to ask. */
+static int must_ask(struct reader *reader, uint64_t address, struct block **found)
+{
+    *found = block_at(&reader->parts, address);
+    if (!*found)
+        *found = block_at(&reader->memory, address);
+    if (*found)
+        return 0;
+    uint64_t grain = (address >> GRAIN_BITS) + 1;
+    for (uint64_t at = grain * 0x9E3779B97F4A7C15u >> 40; reader->nowhere_count; at++) {
+        if (reader->nowhere[at % NOWHERE] == grain)
+            return 0;
+        if (!reader->nowhere[at % NOWHERE])
+            break;
+    }
+    reader->asked = address;
+    return 1;
+}
+
+static void forget_nowhere(struct reader *reader)
+{
+    if (reader->nowhere_count)
+        memset(reader->nowhere, 0, NOWHERE * sizeof *reader->nowhere);
+    reader->nowhere_count = 0;
+}
+
+/* For Python: no memory was found at an address; so until some is made. */
+void note_nowhere(struct reader *reader, uint64_t address)
+{
+    if (reader->nowhere_count >= NOWHERE / 2)
+        forget_nowhere(reader);
+    uint64_t grain = (address >> GRAIN_BITS) + 1, at = grain * 0x9E3779B97F4A7C15u >> 40;
+    while (reader->nowhere[at % NOWHERE])
+        at++;
+    reader->nowhere[at % NOWHERE] = grain;
+    reader->nowhere_count++;
+}
+
+/* Return what is known of a function; of one that is new only where `flags` say what it is. There is room for it. */
+struct function *find_function(struct reader *reader, uint64_t handle, int64_t flags)
+{
+    uint64_t at = hash(handle) % SLOTS;
+    while (reader->places[at] && reader->handles[at] != handle)
+        at = (at + 1) % SLOTS;
+    if (!reader->places[at]) {
+        if (flags < 0)
+            return NULL;
+        reader->handles[at] = handle;
+        reader->functions[reader->function_count].flags = (uint64_t)flags;
+        reader->places[at] = (uint32_t)++reader->function_count;
+    }
+    return reader->functions + reader->places[at] - 1;
+}
+
+static void write_row(struct reader *reader, int64_t buffer, uint64_t begin, uint64_t end, uint64_t flags)
+{
+    int64_t row[COLUMNS] = {reader->calls[reader->call].number, buffer, (int64_t)begin, (int64_t)end, (int64_t)flags};
+    for (int column = 0; column < COLUMNS; column++)
+        reader->rows[column * reader->row_room + reader->row_count] = row[column];
+    reader->row_count++;
+}
+
+static int is_output(const struct function *function, uint64_t word)
+{
+    uint64_t place = (word >> ADDRESS_BITS) % PLACES;
+    return function->outputs[place / 64] >> place % 64 & 1;
+}
+
+static enum stop read_launch(struct reader *reader, const struct call *call, const uint64_t *words)
+{
+    struct function *function = find_function(reader, call->object, -1);
+    struct block *found[MOST_WORDS];
+    uint64_t word[MOST_WORDS], count = 0;
+    int is_opaque = (call->flags & OPAQUE) != 0, is_alone = 1;
+    if (!function)
+        return ASK_FUNCTION;
+    for (uint64_t i = 0; i < call->word_count && count < MOST_WORDS; i++) {
+        if (must_ask(reader, words[i] & ADDRESS, found + count))
+            return ASK_MEMORY;
+        if (found[count] && !found[count]->is_pool)
+            word[count++] = words[i];
+    }
+    if (!count && function->flags & SPINS && !is_opaque) {
+        write_row(reader, 0, 0, 0, reader->known); /* it is known to touch nothing */
+        return DONE;
+    }
+    if (!count || is_opaque || function->flags & HIDES)
+        reader->opaque_count++; /* it may have written anything */
+    for (uint64_t i = 0; i < count; i++) {
+        is_alone &= found[i]->number == found[0]->number;
+        if (found[i]->born == reader->opaque_count && !is_output(function, word[i])) {
+            uint64_t place = (word[i] >> ADDRESS_BITS) % PLACES; /* it was given memory that nobody had written */
+            function->outputs[place / 64] |= (uint64_t)1 << place % 64;
+            function->output_count++;
+        }
+    }
+    /* One that is given a single piece of memory writes it: what else should it be for. */
+    int writes_all = !function->output_count && is_alone, is_learned = function->output_count || (writes_all && count);
+    reader->launch_count++;
+    for (uint64_t i = 0; i < count; i++)
+        if (writes_all || is_output(function, word[i]))
+            found[i]->written_by = reader->launch_count;
+    for (uint64_t i = 0, before; i < count; i++) {
+        struct block *block = found[i];
+        uint64_t address = word[i] & ADDRESS;
+        int writes = block->written_by == reader->launch_count;
+        if (writes || !function->output_count)
+            block->born = WAS_WRITTEN;
+        for (before = 0; before < i && (word[before] & ADDRESS) != address; before++)
+            ;
+        if (before < i)
+            continue; /* each address once */
+        int is_shared = reader->has_unseen_pool && !((block->end - block->start) & SEGMENT); /* by arrays that nobody tells of */
+        uint64_t flags = block->flags | (is_learned && !is_shared ? reader->learned : reader->unknown);
+        write_row(reader, block->number, address - block->start, block->end - block->start,
+                  flags | (writes || !is_learned ? WRITES : 0) | (writes && reader->marks_writes ? SURELY_WRITES : 0));
+    }
+    if (count && (is_opaque || function->flags & HIDES))
+        write_row(reader, 0, 0, 0, WRITES | reader->unknown);
+    return DONE;
+}
+
+/* Read a copy or a fill: what it writes, and of a copy where that comes from. */
+static enum stop read_exact(struct reader *reader, const struct call *call, const uint64_t *words)
+{
+    uint64_t address[2] = {call->object, call->word_count > 1 ? words[0] : 0}, size[2] = {call->size, call->word_count > 1 ? words[1] : 0};
+    struct block *found[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++)
+        if (address[i] && size[i] && must_ask(reader, address[i], found + i))
+            return ASK_MEMORY;
+    for (int i = 0; i < 2; i++) {
+        struct block *block = found[i];
+        if (!block || block->is_pool)
+            continue;
+        if (i == 0)
+            block->born = WAS_WRITTEN;
+        uint64_t end = size[i] < block->end - address[i] ? address[i] + size[i] : block->end;
+        write_row(reader, block->number, address[i] - block->start, end - block->start,
+                  block->flags | reader->known | (i ? 0 : reader->marks_writes ? WRITES | SURELY_WRITES : WRITES));
+    }
+    return DONE;
+}
+
+static void allocate(struct reader *reader, const struct call *call, int is_host)
+{
+    if (!call->object || !call->size)
+        return;
+    forget_nowhere(reader);
+    struct block block = {.start = call->object, .end = call->object + call->size, .number = *reader->numbers++};
+    block.born = is_host ? WAS_WRITTEN : reader->opaque_count, block.made_ns = (int64_t)call->end_ns;
+    block.stream = call->stream, block.flags = is_host ? OF_HOST : 0;
+    put_block(reader, &reader->memory, &block, BY_CALL);
+}
+
+static void release(struct reader *reader, const struct call *call, int waits)
+{
+    struct block *block = block_at(&reader->memory, call->object);
+    int is_whole = block && block->start == call->object;
+    if (is_whole && block->made_ns > (int64_t)call->start_ns)
+        return; /* it has been handed out anew before this call returned */
+    uint64_t end = call->object + (call->size ? call->size : is_whole ? block->end - block->start : 1);
+    if (waits)
+        tell(reader, WAITED, &(struct block){0}, BY_CALL);
+    take_blocks(reader, &reader->memory, call->object, end, BY_CALL);
+    take_blocks(reader, &reader->parts, call->object, end, BY_CALL);
+}
+
+/* For Python: read calls up to the last one, or to one before which something has to be asked, or done otherwise. */
+enum stop read_accesses(struct reader *reader)
+{
+    for (; reader->call < reader->call_count; reader->call++) {
+        const struct call *call = reader->calls + reader->call;
+        const uint64_t *words = reader->words + reader->word;
+        enum role role = call->flags & FAILED ? IDLE : (enum role)reader->roles[call->function];
+        enum stop stop = DONE;
+        uint64_t rest = reader->memory.count + reader->parts.count;
+        if (role == IDLE) {
+            reader->word += call->word_count;
+            continue;
+        }
+        if (reader->memory.count == reader->memory.room || reader->parts.count == reader->parts.room ||
+            (reader->is_followed && reader->event_count + rest + 3 > reader->event_room))
+            return GROW;
+        if (reader->change < reader->change_count && reader->changes[reader->change].wall_ns <= (int64_t)call->start_ns) {
+            take_change(reader);
+            reader->call--; /* there may be more, and room is to be looked at */
+            continue;
+        }
+        switch (role) {
+        case IS_LAUNCH:
+            stop = read_launch(reader, call, words);
+            break;
+        case IS_COPY:
+        case IS_FILL:
+            stop = read_exact(reader, call, words);
+            break;
+        case ALLOCATES:
+        case ALLOCATES_HOST:
+        case ALLOCATES_ASYNC:
+            allocate(reader, call, role == ALLOCATES_HOST);
+            break;
+        case PASSED:
+            break;
+        case FREES:
+        case FREES_ASYNC:
+            release(reader, call, role == FREES);
+            break;
+        default:
+            stop = OTHER;
+        }
+        if (stop)
+            return stop;
+        reader->word += call->word_count;
+    }
+    return DONE;
 }
