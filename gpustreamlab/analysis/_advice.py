@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -232,11 +233,15 @@ def delays_with_priority(advice: Advice, lane: int) -> tuple[Delays, Delays] | N
 
 
 def _delays(run: Run, lane: int) -> list[int]:
-    """Return how long after its launch, and after what is in front of it on its stream, each kernel begins, in ns."""
+    """Return how long each kernel begins after its launch, and after what it has to wait for, in ns."""
     played = replay(run.program)
+    awaited_ns: dict[int, int] = {}
+    for before, after in run.program.waits:
+        awaited_ns[after] = max(awaited_ns.get(after, 0), int(played.end_ns[before]))
     delays, free_ns = [], 0
     for place, work in enumerate(run.program.works):
         if work.lane == lane:
+            free_ns = max(free_ns, awaited_ns.get(place, 0))
             if work.kind == KERNEL:
                 delays.append(int(played.start_ns[place] - max(int(played.launched_ns[place]), free_ns)))
             free_ns = int(played.end_ns[place])
@@ -370,7 +375,9 @@ def _options_of_host(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]
     if of_device and of_stream:
         cause = Cause.HOST_SYNC_DEVICE if len(of_device) > len(of_stream) else Cause.HOST_SYNC_STREAM
         yield Option("host_waits", cause, _one(changes.no_host_waits))
-    yield Option("streams_before", Cause.LAUNCH_BOUND, _one(changes.streams_before))
+    made = [trace.names[trace.name[call.row]] for call in run.program.calls if call.makes_stream and call.row >= 0]
+    cause = Cause.HOST_CALL if any("GreenCtx" in name for name in made) else Cause.LAUNCH_BOUND
+    yield Option("streams_before", cause, _one(changes.streams_before))
     for cause, rows in calls.items():
         yield Option("calls", cause, _one(partial(changes.calls_of, rows=frozenset(rows), cost_ns=_launch_ns(run))))
 
@@ -519,43 +526,34 @@ def _path(state: _State, options: Sequence[Option]) -> list[tuple[Option, _State
 def _floor(run: Run) -> dict[str, int]:
     """Return what no change of order can beat, in ns, by what takes so long alone.
 
-    That is the work of each engine of the card, and the longest chain of work of which each needs what is before it.
+    That is the work of each engine of the card, and the longest chain of work of which each needs what is before it. Order in
+    a stream alone is no need: where it is not known what work touches, it may go elsewhere.
     """
     program = run.program
     ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
     if program.card.share_engine:
         ways = dict.fromkeys(ways, "copies both ways")
     told = dict.fromkeys(ways.values(), 0)
-    sm_ns = 0.0
+    sm_ns, longest_ns, least_ns = 0.0, 0, []
     for work in program.works:
+        least_ns.append(work.alone_ns)
         if work.kind in ways:
             told[ways[work.kind]] += work.alone_ns
         elif work.kind == KERNEL:
-            slots = program.card.slots_per_sm * work.sms
-            waves = -(-work.blocks * work.slots // slots)
-            sm_ns += work.alone_ns * min(1.0, work.blocks * work.slots / (slots * waves)) * work.sms / program.card.sm_count
-    chain_ns = _chain_ns(run)
-    only = {work.kind for work in program.works}
-    if only == {KERNEL}:
-        return {"kernels": max(chain_ns, int(sm_ns))}
-    return told | {"kernels": int(sm_ns), "steps that need each other": chain_ns}
+            full_sms = work.blocks / max(1, program.card.slots_per_sm // max(1, work.slots))
+            waves, least_waves = (max(1, ceil(full_sms / sms)) for sms in (work.sms, program.card.sm_count))
+            sm_ns += work.alone_ns * min(work.sms, full_sms / waves) / program.card.sm_count
+            least_ns[-1] = int(work.alone_ns * least_waves / waves)
+            longest_ns = max(longest_ns, least_ns[-1])
+    return told | {"kernels": max(int(sm_ns), longest_ns), "steps that need each other": _chain_ns(run, least_ns)}
 
 
-def _chain_ns(run: Run) -> int:
-    """Return how long the longest chain of work is that has to go one after the other, in ns.
-
-    Work of which it is not known that it uses data is taken to need the order of its stream.
-    """
-    works, touches = run.program.works, run.memory.touches
+def _chain_ns(run: Run, least_ns: Sequence[int]) -> int:
+    """Return how long the longest chain of work is that has to go one after the other, in ns, each at its least."""
     before: dict[int, list[int]] = {}
     for first, second in run.memory.edges(ENOUGH_BUFFERS):
         before.setdefault(second, []).append(first)
     ends_ns: list[int] = []
-    last: dict[int, int] = {}
-    for place, work in enumerate(works):
-        known = [ends_ns[one] for one in before.get(place, ())]
-        if not touches[place] and work.home in last:
-            known.append(ends_ns[last[work.home]])
-        ends_ns.append(max(known, default=0) + work.alone_ns)
-        last[work.home] = place
+    for place, lasts_ns in enumerate(least_ns):
+        ends_ns.append(max((ends_ns[one] for one in before.get(place, ())), default=0) + lasts_ns)
     return max(ends_ns, default=0)

@@ -151,6 +151,7 @@ def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
     told: list[str] = []
     lines: list[str] = []
     left_out = []
+    last = _last_waits(after)
     for pair in _lane_pairs(before, before.waits - after.waits):
         first, second = (name(lane) for lane in pair)
         if pair not in needed:
@@ -158,7 +159,8 @@ def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
         elif len(told) < _MOST_NAMES:
             told.append(f"{second} waited for more of {first} than it uses.")
             lines.append(
-                f"Record an event behind each part on {first}, and let {second} wait for the one that it needs: "
+                f"Record an event right behind {_name_of(trace, after, max(last[pair].values()))} on {first}, and let {second} "
+                "wait for the one that it needs: "
                 f"done = lab.stream({first}).record(), then lab.stream({second}).wait(done)."
             )
     told += [f"{second} waited for {first} and uses nothing of it." for first, second in left_out[:_MOST_NAMES]]
@@ -166,6 +168,10 @@ def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
         typed = ", ".join(f"lab.stream({second}).wait({first})" for first, second in left_out[:_MOST_LINES])
         lines.append(f"Leave out {typed}{_so_on(len(left_out))}: no array asks for it.")
     return " ".join(told), " ".join([*lines, *filter(None, [_new_waits(trace, step, "Instead: ")])])
+
+
+def _name_of(trace: Trace, program: Program, place: int) -> str:
+    return repr(display_name(trace.names[trace.name[program.works[place].row]], _NAME_WIDTH))
 
 
 def _two_buffers(trace: Trace, step: Step) -> tuple[str, str]:

@@ -219,7 +219,7 @@ def _idle_text(trace: Trace) -> str:
         return "one stream"
     found = card_idle(trace)
     is_idle = found.idle_ns > LEAST_SHARE * found.wall_ns
-    return f"one stream, {found.line}" if is_idle else "one stream, hardly ever idle: only faster work helps"
+    return f"one stream, {found.line}" if is_idle else "one stream, hardly ever idle"
 
 
 def _ranked(findings: Sequence[Finding]) -> list[Finding]:

@@ -16,7 +16,7 @@ from gpustreamlab.analysis._pieces import Pieces, pieces_on_time
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._stacks import with_operation
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
-from gpustreamlab.typing import BoolArray, Cause, Certainty, SpanKind
+from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, SpanKind
 
 CALLED = (Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.QUEUE_FULL, Cause.PROFILER_OVERHEAD)
 """Causes whose calls are simply too long: what the run would be without is scheduled anew."""
@@ -83,13 +83,17 @@ def short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequ
     """Find streams of short kernels that wait for long behind a full card: that costs the run nothing, and each much."""
     found = []
     told = {one.stream for one in findings if one.code is Cause.GRID_FILLS_DEVICE}
+    awaited_ns, waits = np.zeros(len(trace), np.int64), trace.edges.select(EdgeKind.WAIT)
+    np.maximum.at(awaited_ns, waits.target, trace.end_ns[waits.source])
     for lane in np.unique(trace.lane[rows]).tolist():
-        own = np.flatnonzero(rows & (trace.lane == lane) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
+        work = np.flatnonzero(rows & (trace.lane == lane))
+        is_kernel = trace.kind[work] == SPAN_KINDS.index(SpanKind.KERNEL)
+        own = work[is_kernel]
         lasted_ns, stream = trace.end_ns[own] - trace.start_ns[own], trace.lanes[lane].name
         if len(own) < FEWEST_LATE or stream in told or lasted_ns.sum() > SHORT_SHARE * advice.measured_ns:
             continue
-        free_ns = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[own])[:-1])
-        late_ns = trace.start_ns[own] - np.maximum(trace.queued_ns[own], free_ns)
+        free_ns = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[work])[:-1])[is_kernel]
+        late_ns = trace.start_ns[own] - np.maximum(np.maximum(trace.queued_ns[own], free_ns), awaited_ns[own])
         longest = int(np.argmax(late_ns))
         worth_ns = max(LATE_TIMES * int(np.median(lasted_ns)), LATE_SHARE * advice.measured_ns)
         if np.quantile(late_ns, 0.95) < worth_ns or (delays := delays_with_priority(advice, lane)) is None:

@@ -233,7 +233,7 @@ def went_text(pieces: Sequence[Piece], found: Explanation | None, *, is_ranges: 
     took = f"Took {format_ns(took_ns)}"
     if found is None or not found.streams:
         return f"{took}."
-    if len(found.streams) < 2:
+    if len(found.streams) < 2 and not (forecast is not None and forecast.change_count):
         nothing_ns = sum(piece.total_ns for piece in pieces if not piece.streams)
         return f"{took} on one stream; nothing ran for {format_share(nothing_ns / max(took_ns, 1))} of it."
     if forecast is None:

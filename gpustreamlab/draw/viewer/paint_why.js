@@ -21,8 +21,8 @@ function signsIn(view) {
   const { left, right } = view.frame, told = new Map() // By finding: its sign.
   const taken = new Map([-1, ...view.visibleLanes()].map(lane => [lane, []])), signs = []
   const isNarrow = right - left <= NARROW_PX
-  const isIn = ({ lane, kind, start, end }) =>
-    taken.has(lane) && view.pxAt(kind === "note" ? end : start) >= left && view.pxAt(start) <= right + SIGN_PX
+  const isIn = ({ number, folds, lane, kind, start, end }) =>
+    (!folds || number === view.reason?.number) && taken.has(lane) && view.pxAt(kind === "note" ? end : start) >= left && view.pxAt(start) <= right + SIGN_PX
   const pieces = reasonsOf(view).pieces.filter(isIn)
   for (const piece of pieces) {
     const own = pieces.length > FEW_SIGNS && piece.number !== view.reason?.number ? told.get(piece.number) : null

@@ -39,7 +39,7 @@ function findReasons(view) {
   findings.forEach((finding, at) => {
     finding.number = at + 1
     finding.sign = SIGNS[finding.kind] ?? String(++causeCount)
-    finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign }))
+    finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign, folds: finding.folds }))
   })
   // The longest piece of each finding comes first: it is the one that has a sign in any case. Faults stand next to their work.
   const order = piece => 2 * Boolean(piece.place) + !isFault(piece)

@@ -152,7 +152,7 @@ def test_streams_of_two_ranks_are_no_pair():
 def test_pages_explain_each_gpu_of_several_ranks_and_expectations_say_what_to_type():
     told = why_tables(two_ranks(), 0)
     assert told["line"].startswith("Each GPU for itself")
-    assert told["bound"] == [f"GPU {number}: one stream, hardly ever idle: only faster work helps" for number in (0, 1)]
+    assert told["bound"] == [f"GPU {number}: one stream, hardly ever idle" for number in (0, 1)]
     assert told["explained"]
     assert "trace.where(device=0).explain()" in expect_faster(1_000, 2)(two_ranks()).text
 
