@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. d79961bdb3c1d8f5acdd0cc2a1166b2ff3da60e6ae625e970995e78a8846ceae
+// Made by scripts/bundle_viewer.py. 1135d74ab9263c7d5dfa8bc4b129060d58c4c4c5e7aff8ae9e89cc48362b0db0
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2034,7 +2034,7 @@ var gpustreamlab = (() => {
     findings.forEach((finding, at) => {
       finding.number = at + 1;
       finding.sign = SIGNS[finding.kind] ?? String(++causeCount);
-      finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign }));
+      finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign, folds: finding.folds }));
     });
     const order = (piece) => 2 * Boolean(piece.place) + !isFault(piece);
     const pieces = findings.flatMap((finding) => finding.pieces).sort((a, b) => order(a) - order(b));
@@ -2861,7 +2861,7 @@ var gpustreamlab = (() => {
     const { left, right } = view.frame, told = /* @__PURE__ */ new Map();
     const taken = new Map([-1, ...view.visibleLanes()].map((lane) => [lane, []])), signs = [];
     const isNarrow = right - left <= NARROW_PX;
-    const isIn = ({ lane, kind, start, end }) => taken.has(lane) && view.pxAt(kind === "note" ? end : start) >= left && view.pxAt(start) <= right + SIGN_PX;
+    const isIn = ({ number, folds, lane, kind, start, end }) => (!folds || number === view.reason?.number) && taken.has(lane) && view.pxAt(kind === "note" ? end : start) >= left && view.pxAt(start) <= right + SIGN_PX;
     const pieces = reasonsOf(view).pieces.filter(isIn);
     for (const piece of pieces) {
       const own = pieces.length > FEW_SIGNS && piece.number !== view.reason?.number ? told.get(piece.number) : null;
