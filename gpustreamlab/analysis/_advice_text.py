@@ -85,7 +85,7 @@ def _new_waits(trace: Trace, step: Step, head: str) -> str:
     if not new:
         return ""
     own = [pair for pair in new if not any(_is_foreign(trace, lane) for lane in pair)]
-    typed = _typed_waits(step.after.program, own, name)
+    typed = _typed_waits(trace, step.after.program, own, name)
     said = [f"{head}{typed}."] if own else []
     for lane in sorted({lane for pair in new for lane in pair if _is_foreign(trace, lane)})[:_MOST_LINES]:
         others = sorted({name(other) for pair in new if lane in pair for other in pair if other != lane})
@@ -96,7 +96,7 @@ def _new_waits(trace: Trace, step: Step, head: str) -> str:
     return " ".join(said)
 
 
-def _typed_waits(program: Program, pairs: Sequence[tuple[int, int]], name: Callable[[int], str]) -> str:
+def _typed_waits(trace: Trace, program: Program, pairs: Sequence[tuple[int, int]], name: Callable[[int], str]) -> str:
     """Return what lets streams wait for others: for all that is launched there until then, or for an event of less."""
     needed = _last_waits(program)
     typed = []
@@ -106,7 +106,8 @@ def _typed_waits(program: Program, pairs: Sequence[tuple[int, int]], name: Calla
         if all(on_first[bisect_left(on_first, after) - 1] == before for after, before in needed.get(pair, {}).items()):
             typed.append(f"lab.stream({second}).wait({first})")
         else:  # more is launched there by then, which would be waited for, too
-            typed.append(f"done = lab.stream({first}).record() behind what is needed, later lab.stream({second}).wait(done)")
+            last = _name_of(trace, program, max(needed[pair].values()))
+            typed.append(f"done = lab.stream({first}).record() right behind {last}, later lab.stream({second}).wait(done)")
     return ", ".join(typed) + _so_on(len(pairs))
 
 
@@ -203,20 +204,18 @@ def _streams(trace: Trace, step: Step) -> tuple[str, str]:
     if kernel_lanes > 1:
         several = f"streams = [lab.stream(f'kernels-{{i}}') for i in range(1, {kernel_lanes + 1})]"
         made = ", ".join(filter(None, [several, made]))
-    return (
-        text,
-        f"Give a stream each to {'; '.join(parts)}: {made}.{_waits_between(after, lambda lane: repr(after.names[lane]))}",
-    )
+    waits = _waits_between(trace, after, lambda lane: repr(after.names[lane]))
+    return text, f"Give a stream each to {'; '.join(parts)}: {made}.{waits}"
 
 
-def _waits_between(program: Program, name: Callable[[int], str], lanes: Iterable[int] = ()) -> str:
+def _waits_between(trace: Trace, program: Program, name: Callable[[int], str], lanes: Iterable[int] = ()) -> str:
     """Say which streams then wait for which; of some streams, or of all."""
     chosen = frozenset(lanes)
     waits = _last_waits(program)
     pairs = [pair for pair in waits if (not chosen or chosen.intersection(pair)) and not _is_implied(pair, waits)]
     if not pairs:
         return ""
-    return f" Where one uses what another made, or writes over what it reads: {_typed_waits(program, pairs, name)}."
+    return f" Where one uses what another made, or writes over what it reads: {_typed_waits(trace, program, pairs, name)}."
 
 
 def _split_copies(trace: Trace, step: Step) -> tuple[str, str]:
@@ -229,7 +228,7 @@ def _split_copies(trace: Trace, step: Step) -> tuple[str, str]:
     text = f"On {shared} {what} stand in the way of other work: a stream runs its work in order."
     own = {work.lane: changes.ROLES[0 if work.kind == UPLOAD else -1] for work in after.works if work.lane >= len(before.seats)}
     made = ", ".join(f"lab.stream({role!r})" for role in own.values())
-    waits = _waits_between(after, lambda lane: repr(own[lane]) if lane in own else name(lane), own)
+    waits = _waits_between(trace, after, lambda lane: repr(own[lane]) if lane in own else name(lane), own)
     return text, f"Give {what} a stream{' each' if len(gone) > 1 else ''} of their own: {made}.{waits}"
 
 
