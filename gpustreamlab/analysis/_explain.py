@@ -397,7 +397,7 @@ def work_of(trace: Trace, rows: BoolArray, name: object) -> BoolArray | None:
     """
     is_lane = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
     of_stream: BoolArray = rows & is_lane[trace.lane]
-    if not of_stream.any() and (named := spans_named(trace, str(name))).any():
+    if not of_stream.any() and ((named := spans_named(trace, str(name))).any() or name in trace.names):
         return rows & descendants(trace, named)
     return of_stream if is_lane.any() else None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, require_trace, turns_of, union_edges
+from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, require_trace, sweep_of, turns_of, union_edges
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import find_causes
 from gpustreamlab.analysis._device_causes import CODES, event_waits
@@ -386,7 +386,7 @@ class _Work:
         self.counted = counted
         self.row = row[~np.isin(trace.parent[row], row)]  # a range that stands in another one is part of it
         self.of_row, self.since_ns, self.instance = of_row, since_ns, of_row[self.row]
-        behind = behind_on_lane(trace, counted)[self.row]
+        behind = behind_on_lane(trace, sweep_of(trace, counted).by_lane)[self.row]
         self.is_first = behind < 0  # on its stream
         free_ns = np.where(self.is_first, np.iinfo(np.int64).min, trace.end_ns[behind])
         self.begin_ns = np.minimum(trace.start_ns[self.row], np.maximum(free_ns, since_ns[self.instance]))
