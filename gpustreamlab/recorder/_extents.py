@@ -163,7 +163,7 @@ def _whole_calls(work: Sequence[Int64Array]) -> Sequence[Int64Array]:
     order = np.argsort(work[4], kind="stable")
     lane, launch, start, end, call = (column[order] for column in work)
     heads = np.flatnonzero(np.diff(call, prepend=call[0] - 1))
-    sizes = np.diff(np.append(heads, len(call)))
+    sizes = np.diff(np.append(heads, len(call))).astype(np.intp, copy=False)
     first, last = np.minimum.reduceat(start, heads), np.maximum.reduceat(end, heads)
     return lane, launch, np.repeat(first, sizes), np.repeat(last, sizes), call
 
