@@ -516,7 +516,9 @@ def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.flatnonzero(present) + least, (np.cumsum(present, dtype=np.intp) - 1)[column - least]
     heads = np.flatnonzero(np.concatenate(([True], column[1:] != column[:-1])))
     values = np.unique(column[heads])
-    return values, np.repeat(np.searchsorted(values, column[heads]), np.diff(np.append(heads, len(column))))
+    return values, np.repeat(
+        np.searchsorted(values, column[heads]), np.diff(np.append(heads, len(column))).astype(np.intp, copy=False)
+    )
 
 
 def first_of_each(column: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -103,7 +103,7 @@ class Found:
 
     def once_each(self) -> Found:
         """Return the same, with one row for a piece that the same work held up until its launch, and from then to its start."""
-        if np.bincount(self.piece).max(initial=0) < 2:
+        if np.bincount(self.piece.astype(np.intp, copy=False)).max(initial=0) < 2:
             return self
         key = (self.piece * len(CODES) + self.cause) * (self.before.max() + 2) + self.before
         order = np.lexsort((-self.waited_ns, key))

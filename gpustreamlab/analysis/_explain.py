@@ -486,7 +486,7 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, most_ns: int, least_ns:
     width = len(trace.lanes) + 1
     pairs, pair = distinct((found.cause * width + pieces.lane[found.piece]) * width + other + 1)
     cause = pairs // (width * width)
-    is_apart = np.bincount(pair, weights=found.saves_ns) >= least_ns
+    is_apart = np.bincount(pair.astype(np.intp, copy=False), weights=found.saves_ns) >= least_ns
     for code in np.unique(cause).tolist():
         if (cause == code).sum() > PAIRS_TOLD:
             is_apart[cause == code] = False

@@ -219,7 +219,7 @@ def _means(
 
     def until(times_ns: Int64Array | FloatArray) -> FloatArray:
         """Add up, at each edge, for how long each time has passed, times its weight."""
-        place = np.searchsorted(edges_ns, times_ns, side="right")
+        place = np.searchsorted(edges_ns, times_ns, side="right").astype(np.intp, copy=False)
         bins = (np.bincount(place, some, len(edges_ns) + 1)[:-1] for some in (weight, weight * times_ns.astype(np.float64)))
         sums, moments = map(np.cumsum, bins)
         found: FloatArray = sums * edges_ns - moments

@@ -82,7 +82,7 @@ def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
     pieces = []
     for own, reasons in parts:
         keys = own.level * len(REASONS) + reasons
-        for key in np.flatnonzero(np.bincount(keys)).tolist():
+        for key in np.flatnonzero(np.bincount(keys.astype(np.intp, copy=False))).tolist():
             streams, code = divmod(key, len(REASONS))
             spells = _spells(own.among(keys == key))
             name, fill, about = REASONS[code]
@@ -124,6 +124,7 @@ class _Stretches(NamedTuple):
         first, last = np.searchsorted(times_ns, self.begin_ns, side="right"), np.searchsorted(times_ns, self.end_ns)
         count = 1 + np.maximum(last - first, 0)
         turn = turns_of(count)
+        count = count.astype(np.intp, copy=False)
         begin_ns, end_ns, level = (np.repeat(column, count) for column in self)
         inside = turn > 0
         begin_ns[inside] = times_ns[(np.repeat(first, count) + turn - 1)[inside]]
