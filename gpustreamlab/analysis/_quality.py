@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CHECKS = ("kernels lost", "no time", "clocks", "dropped", "tool", "launches lost", "whole graphs", "overhead")
 """What speaks against a trace; the gravest first."""
-GRAVE = 5  # So many of them are said before any answer; the others only where it is asked for them
+GRAVE = 5  # So many of them are said before any answer, the others beside it
 GRAVE_SHARE = 0.01
 """From which share on launches without kernels, and work before its launch, are more than the end of a recording."""
 LISTED = 3  # How many warnings of the tool are shown
@@ -74,6 +74,11 @@ class Quality(Answer):
     def grave(self) -> str:
         """What has to be said before any answer, in a sentence or several; empty where nothing has."""
         return " ".join(one.text for one in self.doubts if _is_grave(one))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is said beside answers, and not before them: each a sentence. Of lost launches the readers tell."""
+        return tuple(one.text for one in self.doubts if CHECKS.index(one.check) > GRAVE)
 
     def _line(self) -> str:
         return self.doubts[0].text.rstrip(".") if self.doubts else "nothing in the trace speaks against it"

@@ -132,8 +132,8 @@ class Frame:
         )
         trace = build_trace(data)
         trace = self._with_launches(trace) if len(self.flows) else trace
-        doubt = quality(trace).grave
-        return replace(trace, metadata=replace(trace.metadata, doubt=doubt)) if doubt else trace
+        found, meta = quality(trace), trace.metadata
+        return replace(trace, metadata=replace(meta, doubt=found.grave, missing=(*meta.missing, *found.remarks)))
 
     def _joined(self) -> tuple[Columns, Int32Array]:
         """Return the columns of all parts, in the order of their starts, and which row of the parts each is."""

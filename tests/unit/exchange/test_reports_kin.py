@@ -222,7 +222,7 @@ def test_dependent_launches_are_played_again_as_they_were(tmp_path):
     forecast = trace.explain().forecast
     assert trace.quality().dependent_count == 18
     assert abs(forecast.error) < 0.02
-    assert forecast.floor_ns == pytest.approx(1.03 * MS, rel=0.01)
+    assert forecast.floor_ns == 130_000  # one of them: nobody knows whether they need each other
 
 
 # What slows, and what moves pages
