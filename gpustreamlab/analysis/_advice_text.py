@@ -66,7 +66,8 @@ def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
     if waits:
         lines.append(waits)
     elif len(values) + len(small) + len(copies) < len(gone):
-        lines.append("Leave these waits out: what is launched behind them needs nothing of what they wait for.")
+        known = "Leave these waits out: what is launched behind them needs nothing of what they wait for."
+        lines.append(known if step.before.memory.is_known else "Leave these waits out: streams keep their order without them.")
     if len(values) < len(gone):
         lines.append("Where the host itself reads a result, or writes over what is copied, keep the wait.")
     return text, " ".join(lines)

@@ -198,7 +198,9 @@ def test_a_graph_launch_in_which_the_host_sits_while_the_card_is_idle_is_named()
     assert trace.duration_ns[call.call_row] == 2_826_000
     assert (call.piece_count, call.waited_ns) == (9, pytest.approx(9 * 2.826 * MS, rel=0.01))
     # THEN the card was idle for a quarter of the run as long
-    assert trace.idle().total_ns("stream 7", "host") / found[Cause.HOST_SYNC_STREAM].saves_ns == pytest.approx(1, rel=0.01)
+    wait = found[Cause.HOST_SYNC_STREAM]
+    assert trace.idle().total_ns("stream 7", "host") / wait.bound_ns == pytest.approx(1, rel=0.01)
+    assert wait.saves_ns == 0  # the host may need what it waits for
     assert call.waited_ns / trace.explain().forecast.measured_ns > 0.2
 
 
