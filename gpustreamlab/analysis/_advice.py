@@ -15,6 +15,8 @@ import numpy as np
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
+from gpustreamlab.analysis._device_causes import is_of_amd, is_of_others
+from gpustreamlab.analysis._explanation import MOST_ERROR
 from gpustreamlab.analysis._host_waits import ALLOCATES, copy_rates
 from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
@@ -32,8 +34,6 @@ LAST_TIMES = 2.5
 """What is only looked at where nothing simpler gains has to gain so many times that."""
 MOST_STEPS = 4
 """How many changes are told, one on top of the other."""
-MOST_ERROR = 0.1
-"""From which error of the replay on gains are bounds."""
 STREAM_COUNTS = (2, 4, 8)
 """On how many streams kernels of one stream are tried."""
 ENOUGH_SHARE = 0.9
@@ -119,6 +119,8 @@ class Advice:
     """What takes so long alone: copies, kernels, steps that need each other."""
     works_share: float = 1.0
     """How much of the work was scheduled anew."""
+    is_guessed: bool = False
+    """Whether it is a guess how fast copies of page-locked memory are: on a card of another maker than NVIDIA, without any."""
     slowed_ns: int = 0
     """What it cost that kernels slowed each other down, in ns: what they share besides the SMs is not scheduled."""
 
@@ -152,6 +154,8 @@ class Advice:
         out of a run of which no data are known: the host may need what it waits for, even where streams keep their order.
         """
         is_blind = not any(run.memory.is_known or any(run.memory.touches) for run in self.runs)
+        if self.is_guessed and any(step.cause is Cause.PAGEABLE_COPY for step in self.steps):
+            return True
         leaves_waits = any(step.cause in {Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM} for step in self.steps)
         return abs(self.error) > MOST_ERROR or 0 < self.gain_ns < self.slowed_ns or (is_blind and leaves_waits)
 
@@ -190,6 +194,7 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
         round(floor_ns * times),
         floor_of,
         share,
+        is_guessed=(is_of_amd(trace) or is_of_others(trace)) and not any(copy_rates(trace)),
     )
 
 

@@ -295,7 +295,7 @@ def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64A
     groups = [name_group(name) for name in trace.names]
     code_of = {group: code for code, group in enumerate(dict.fromkeys(groups))}
     codes = np.array([code_of[group] for group in groups], np.int64)
-    for chosen, least in ((marks, 1), (rows, 2)):  # one kernel alone is no step
+    for chosen, least in ((marks, 1), (rows, 2)) if len(rows) else ():  # one kernel alone is no step
         first = _periodic(codes[trace.name[chosen]], least=least)
         if not len(first):
             continue

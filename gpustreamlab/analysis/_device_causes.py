@@ -34,6 +34,7 @@ SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
 LONG_CALL_NS = 20_000  # A call that launches nothing and takes longer holds the host for several launches
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
+_OTHERS, _OTHER_CALLS = re.compile(r"\bIntel\b|Ascend|\bTPU\b"), re.compile(r"(ur|ze|acl)(rt)?[A-Z]")
 _AMD = re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d")
 _OF_CARD = re.compile(r"^(cu|hip|nccl|ur[A-Z]|ze[A-Z])")
 PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
@@ -53,6 +54,11 @@ def is_of_amd(trace: Trace) -> bool:
     """Tell whether the cards are AMD's: by the name of the first, or where it has none by calls of HIP."""
     name = trace.metadata.device.name
     return bool(_AMD.search(name)) or ("NVIDIA" not in name and any(one.startswith("hip") for one in trace.names))
+
+
+def is_of_others(trace: Trace) -> bool:
+    """Tell whether the cards are neither NVIDIA's nor AMD's: by the name of the first, or by calls of their runtimes."""
+    return bool(_OTHERS.search(trace.metadata.device.name)) or any(_OTHER_CALLS.match(name) for name in trace.names)
 
 
 def hardware_queue_count(trace: Trace) -> int:
@@ -228,6 +234,8 @@ def _told_to_wait(trace: Trace, pieces: Pieces, row: Int64Array, behind: Int64Ar
 def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
     """Yield work that came through one hardware queue with what was in front: as recorded, or as all that is known fits."""
     trace = pieces.trace
+    if is_of_others(trace):
+        return  # how many queues they have is not known
     device, channels = lane_devices(trace), hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before

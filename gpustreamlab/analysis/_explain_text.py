@@ -401,7 +401,10 @@ def _upload(call: str) -> str:
 def _wait_instead(call: str, stream: str, other: str) -> str:
     """Say what to do where the host waited in a call for one stream."""
     if "memcpy" in call.lower():
-        return f"It read a result: read that after the launch on {stream}, or copy to pinned memory without blocking."
+        return (
+            f"If it read a result, read that after the launch on {stream}, or copy to pinned memory without blocking. What it "
+            "brought to the card, the launch may need: then let the stream wait for a copy that does not block."
+        )
     return (
         f"Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
         f"lab.stream({stream}).wait({other})."

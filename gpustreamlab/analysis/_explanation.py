@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LISTED_FINDINGS = 10  # How many findings are shown; all are in `Explanation.findings`
 HOST_FIRST_SHARE = 0.1  # From which share of that time on it comes first that streams waited for the host with the card idle
+MOST_ERROR = 0.1  # From which error of the replay on gains are bounds
 LEAST_SHARE = 0.01  # From which share of the time that anything ran a finding is worth telling
 LEAST_NS = 10_000  # From which time on: less is a launch more or less
 FULL_SHARE = 0.9  # Of what takes this share of the run alone it is said that it fills the card
@@ -342,6 +343,8 @@ class Explanation(Reported):
             notes.append(f"Predicted by scheduling the run anew; scheduled as it was it is {off} off.")
             if told.gain_ns < told.slowed_ns:
                 notes.append("Kernels slowed each other down here, and may do so again: what is said to be saved are bounds.")
+            elif told.is_bound and abs(told.error) <= MOST_ERROR:
+                notes.append("Not all that this rests on is known: what is said to be saved are bounds.")
             elif told.is_bound:
                 notes.append("That is too far off to promise anything: what is said to be saved are bounds.")
         if told is not None and told.works_share < 1:

@@ -25,6 +25,8 @@ RETURN_WITHIN_NS = 50_000
 MOST_OF, TIMES, TIMES_CALL = 0.5, 1.5, 4
 """An operation counts for a time in which it was open for more than this share of it, and if it lasts no longer than so many
 times: what does much else says little."""
+_BLOCKS_ANYWAY = re.compile(r"^(cuda|hip)Memcpy(2D|3D)?(WithStream)?(_v\d+|_ptds)?$|^cuMemcpy(DtoH|HtoD)(_v2)?$")
+"""Copies that return when they are done, whatever the memory is."""
 ALLOCATES = re.compile(
     r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE
 )
@@ -246,7 +248,8 @@ def pageable_copies(trace: Trace) -> Int64Array:
     )
     is_way = tell((name.startswith(("memcpy HtoD", "memcpy DtoH")) for name in trace.names), (False for _ in trace.details))
     lasts_ns = trace.end_ns[copy] - trace.start_ns[copy]
-    blocks |= is_way & ~is_told & (lasts_ns > LEAST_UNTOLD_NS) & (shared_ns > HELD_SHARE * lasts_ns)
+    may_return = np.array([not _BLOCKS_ANYWAY.search(name) for name in trace.names], bool)[trace.name[call]]
+    blocks |= is_way & ~is_told & may_return & (lasts_ns > LEAST_UNTOLD_NS) & (shared_ns > HELD_SHARE * lasts_ns)
     copy_of[call[blocks]] = copy[blocks]
     return copy_of
 

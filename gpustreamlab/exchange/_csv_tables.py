@@ -22,9 +22,11 @@ from gpustreamlab.exchange._rocm import ROCM_BACKEND
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import NSYS_BACKEND, Trace
 
-_UNITS = {"ns": 1, "us": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
+_UNITS = {"ns": 1, "us": 10**3, "\u03bcs": 10**3, "\u00b5s": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 _BYTES = {"b": 1, "bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_HEAD = re.compile(rb'^[^\n]*"?(?:Start \(\w+\)"?,"?(?:Duration|End) \(\w+\)|Start_Timestamp"?,"?End_Timestamp)', re.MULTILINE)
+_HEAD = re.compile(
+    rb'^[^\n]*"?(?:Start \([^)]+\)"?,"?(?:Duration|End) \([^)]+\)|Start_Timestamp"?,"?End_Timestamp)', re.MULTILINE
+)
 _CARD = re.compile(r"\((\d{1,7})\)$")
 _LAST_NUMBER = re.compile(r"(\d{1,7})\D*$")
 _COPY = re.compile(r"^\[CUDA (?:memcpy|Unified Memory memcpy) ([A-Za-z-]+)\]")

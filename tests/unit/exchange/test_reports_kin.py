@@ -79,6 +79,35 @@ def test_what_is_advised_on_a_card_of_amd_is_of_rocm(tmp_path):
     assert "rocprofv3" in finding.text
 
 
+def test_cards_of_a_third_maker_get_no_advice_of_the_others(tmp_path):
+    intel = {"id": 0, "name": "Intel(R) Data Center GPU Max 1550", "numSms": 512}
+    found = of(tmp_path, in_turn((1, 2), by="urEnqueueKernelLaunch"), intel).explain()
+    assert {one.code for one in found.findings} == {Cause.UNKNOWN}
+    assert not re.search(r"CUDA_DEVICE|lab\.capture", str(found))
+
+
+def test_how_fast_another_makers_link_is_is_no_promise(tmp_path):
+    events = []
+    for step in range(10):
+        at, number = step * 1_000, 100 + step
+        name = "Memcpy HtoD (Pageable -> Device)"
+        events += [call(at, 700, "hipMemcpyAsync", correlation=number)]
+        events += [work(at + 5, 690, name, stream=1, correlation=number, cat="gpu_memcpy", bytes=4 << 20)]
+        events += launched(at + 710, 200, at + 702, stream=1, correlation=1 + step, by="hipLaunchKernel")
+    amd, nvidia = (
+        of(tmp_path, events, device).explain().findings[0]
+        for device in (MI300 | {"computeMajor": 9}, H100 | {"computeMajor": 9})
+    )
+    assert (amd.code, nvidia.code) == (Cause.PAGEABLE_COPY, Cause.PAGEABLE_COPY)
+    assert (amd.saves_ns, amd.bound_ns > 0) == (0, True)
+    assert nvidia.saves_ns > 0
+
+
+def test_steps_without_work_of_a_card_are_no_steps(tmp_path):
+    events = [span(step * 100, 90, f"ProfilerStep#{step}", "user_annotation") for step in range(5)]
+    assert of(tmp_path, events).idle().card.steps.duration_ns.tolist() == []
+
+
 def test_one_queue_is_possible_of_three_streams(tmp_path):
     findings = of(tmp_path, in_turn((7, 24, 30))).explain().findings
     assert {(one.code, one.certainty) for one in findings} == {(Cause.QUEUE_ALIAS, Certainty.LIKELY)}
