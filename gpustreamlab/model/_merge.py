@@ -164,7 +164,13 @@ def _place(
             "merge takes one trace or more, and if ahead_ns or clocks is given one number for each: gsl.merge([first, second])."
         )
     if ahead_ns is not None:
-        return _Placing(ahead_ns)
+        given: Sequence[Any] = ahead_ns
+        wrong = next((one for one in given if not isinstance(one, (int, np.integer, tuple, list))), None)
+        if wrong is not None:
+            raise OptionError(
+                f"ahead_ns has {wrong!r:.40}; give whole numbers of ns: gsl.merge([first, second], ahead_ns=[0, 1_500])."
+            )
+        return _Placing([int(one) if isinstance(one, np.integer) else one for one in given])
     if len(traces) == 1:
         return _Placing([0], offset=traces[0].metadata.clock_offset)
     if offsets is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.errors import TraceError, TraceFileError
+from gpustreamlab.errors import OptionError, TraceError, TraceFileError
 from gpustreamlab.typing import Cause, Certainty, SpanKind
 from gpustreamlab.workloads import spin
 
@@ -459,5 +459,8 @@ def test_simulated_runs_that_were_not_one_are_not_merged(tmp_path):
     paths = [tmp_path / f"{place}.parquet" for place in range(2)]
     for trace, path in zip(traces, paths, strict=True):
         trace.save(path)
+    for wrong in (1.5, float("nan"), "1"):
+        with pytest.raises(OptionError, match="give whole numbers of ns"):
+            gsl.merge(paths, ahead_ns=[0, wrong])
     behind = gsl.merge(paths, ahead_ns=[0, 2 * MS])
     assert behind.overlap()["a", "b"].common_ns == 0
