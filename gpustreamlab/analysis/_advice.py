@@ -150,14 +150,18 @@ class Advice:
     def is_bound(self) -> bool:
         """Whether nothing is promised.
 
-        The replay is too far off, kernels that slow each other down were to overlap more, or a wait of the host would be left
-        out of a run of which no data are known: the host may need what it waits for, even where streams keep their order.
+        The replay is too far off, kernels that slow each other down were to overlap more, how fast copies would be is a guess,
+        or a wait of the host would be left out of a run of which no data are known: the host may need what it waits for, even
+        where streams keep their order.
         """
-        is_blind = not any(run.memory.is_known or any(run.memory.touches) for run in self.runs)
-        if self.is_guessed and any(step.cause is Cause.PAGEABLE_COPY for step in self.steps):
-            return True
-        leaves_waits = any(step.cause in {Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM} for step in self.steps)
-        return abs(self.error) > MOST_ERROR or 0 < self.gain_ns < self.slowed_ns or (is_blind and leaves_waits)
+        causes = {step.cause for step in self.steps}
+        leaves_waits = not causes.isdisjoint((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM))
+        return (
+            abs(self.error) > MOST_ERROR
+            or 0 < self.gain_ns < self.slowed_ns
+            or (self.is_guessed and Cause.PAGEABLE_COPY in causes)
+            or (leaves_waits and not any(run.memory.is_known or any(run.memory.touches) for run in self.runs))
+        )
 
 
 def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]]) -> Advice | None:

@@ -290,12 +290,16 @@ def _with_calls(steps: Repeats, trace: Trace, thread: int, gaps: tuple[Int64Arra
 
 def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64Array) -> Repeats:
     """Find what a run repeats: ranges first, then work, which is given in the order of its starts."""
+    none = np.empty(0, np.int64)
+    nothing = Repeats(name="", start_ns=none, duration_ns=none, idle_ns=none, calls=())
+    if not len(rows):
+        return nothing
     marks = np.flatnonzero((trace.kind == _RANGE) | (trace.kind == _ANNOTATION))
     marks = marks[np.argsort(trace.start_ns[marks], kind="stable")]
     groups = [name_group(name) for name in trace.names]
     code_of = {group: code for code, group in enumerate(dict.fromkeys(groups))}
     codes = np.array([code_of[group] for group in groups], np.int64)
-    for chosen, least in ((marks, 1), (rows, 2)) if len(rows) else ():  # one kernel alone is no step
+    for chosen, least in ((marks, 1), (rows, 2)):  # one kernel alone is no step
         first = _periodic(codes[trace.name[chosen]], least=least)
         if not len(first):
             continue
@@ -307,8 +311,7 @@ def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64A
         idle_ns = StepTime([union_edges(starts, ends)]).between(began_ns[:-1], began_ns[1:])
         name, lasted_ns = groups[int(trace.name[own[0]])], np.diff(began_ns)
         return Repeats(name=name, start_ns=began_ns[:-1], duration_ns=lasted_ns, idle_ns=idle_ns, calls=())
-    nothing = np.empty(0, np.int64)
-    return Repeats(name="", start_ns=nothing, duration_ns=nothing, idle_ns=nothing, calls=())
+    return nothing
 
 
 def _periodic(codes: Int64Array, *, least: int) -> Int64Array:

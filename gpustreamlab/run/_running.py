@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -15,9 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpustreamlab.draw import timeline_page
 from gpustreamlab.errors import BackendUnavailableError, OptionError, TraceFileError
 from gpustreamlab.exchange import find_writer
-from gpustreamlab.model import is_bare_page
+from gpustreamlab.model import is_bare_page, write_file_whole
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
 from gpustreamlab.run._told import told_lines
 from gpustreamlab.sinks.spool import read_spool
@@ -183,15 +183,9 @@ setInterval(() => { if (performance.now() - used > 15000) location.reload() }, E
 
 def _write_live(trace: Trace, page: Path, every_s: float) -> None:
     """Write a page that loads itself anew; whoever loads it meanwhile gets the one before."""
-    partial = page.with_name(f".{page.stem}-{os.getpid()}.html")
-    try:
-        trace.timeline().save(partial)
-        text = partial.read_text(encoding="utf-8")
-        again = _AGAIN.replace("EVERY_MS", f"{1e3 * every_s:.0f}")
-        partial.write_text(text.replace("<head>", f"<head>{again}", 1), encoding="utf-8")
-        partial.replace(page)
-    finally:
-        partial.unlink(missing_ok=True)
+    again = _AGAIN.replace("EVERY_MS", f"{1e3 * every_s:.0f}")
+    text = timeline_page(trace).replace("<head>", f"<head>{again}", 1)
+    write_file_whole(page, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def _page(options: argparse.Namespace, trace: Trace, place: int) -> Path:

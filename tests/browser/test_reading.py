@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab import Session
+from tests.helpers.planted import needed_and_needless_waits
 from tests.helpers.reader import open_readers
 from tests.helpers.traces import (
     EVIL_NAME,
@@ -225,20 +225,7 @@ def test_details_tell_of_waits_in_the_order_of_their_gaps_and_what_is_hidden(rea
 
 
 def test_waits_say_whether_data_need_them_in_the_tip_and_in_the_drawer(read):
-    with Session("sim") as lab:
-        x = lab.xp.zeros(1 << 20, "f4")
-        for name in "abc":
-            lab.stream(name)
-        with lab.on("a", "fill"):
-            x += 1
-        lab.stream("b").wait(lab.stream("a"))
-        with lab.on("b", "use"):
-            x * 2
-        lab.stream("c").wait(lab.stream("b"))
-        with lab.on("c", "other"):
-            lab.xp.ones(1 << 20, "f4")
-        lab.synchronize()
-        reader = read(lab.trace)
+    reader = read(needed_and_needless_waits(1 << 20))
     reader.hover("use")
     assert "data need this wait" in reader.tip()
     reader.hover("multiply")

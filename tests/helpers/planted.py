@@ -31,6 +31,26 @@ def record(program):
         return lab.trace
 
 
+def needed_and_needless_waits(count=1 << 16):
+    """Record one wait that data need, and one that none need, with arrays of so many numbers."""
+    with Session("sim") as lab:
+        x = lab.xp.zeros(count, "f4")
+        lab.synchronize()
+        lab.clear()
+        for name in "abc":
+            lab.stream(name)
+        with lab.on("a", "fill"):
+            x += 1
+        lab.stream("b").wait(lab.stream("a"))
+        with lab.on("b", "use"):
+            x * 2
+        lab.stream("c").wait(lab.stream("b"))
+        with lab.on("c", "other"):
+            lab.xp.ones(count, "f4")
+        lab.synchronize()
+        return lab.trace
+
+
 def host_arrays(lab, count, size_bytes, *, pinned):
     """Return host arrays of bytes, each with a device array of its size."""
     make = lab.memory.pinned_empty if pinned else np.empty

@@ -369,28 +369,8 @@ def test_what_gains_nothing_is_left_as_it_is_in_each_piece():
     assert {piece["fix"] for piece in pieces} == {"Leave it as it is: scheduled anew without it the run is no shorter."}
 
 
-def waits_trace():
-    """One wait that data need, and one that none need."""
-    with Session("sim") as lab:
-        x = lab.xp.zeros(1 << 16, "f4")
-        lab.synchronize()
-        lab.clear()
-        for name in "abc":
-            lab.stream(name)
-        with lab.on("a", "fill"):
-            x += 1
-        lab.stream("b").wait(lab.stream("a"))
-        with lab.on("b", "use"):
-            x * 2
-        lab.stream("c").wait(lab.stream("b"))
-        with lab.on("c", "other"):
-            lab.xp.ones(1 << 16, "f4")
-        lab.synchronize()
-        return lab.trace
-
-
 def test_a_page_says_of_waits_whether_data_need_them_and_nothing_where_no_access_is_known():
-    trace = waits_trace()
+    trace = planted.needed_and_needless_waits()
     why, needs = why_tables(trace, 0), wait_needs(trace)
     told = {tuple(map(int, key.split())): text for key, text in why["needs"].items()}
     for edge, (source, target) in enumerate(zip(trace.edges.source.tolist(), trace.edges.target.tolist(), strict=True)):
