@@ -86,7 +86,8 @@ def test_kernels_of_both_arrive_while_a_cell_works_and_lie_where_the_host_says(l
     lab.synchronize()
     trace = lab.trace
     kernels = trace.where(kind="kernel")
-    told = {lane.name: int((kernels.lane == place).sum()) for place, lane in enumerate(kernels.lanes)}
+    counts = {lane.name: int((kernels.lane == place).sum()) for place, lane in enumerate(kernels.lanes)}
+    told = {name: count for name, count in counts.items() if count}  # the threads of the host have none
     assert told == {"0:compute": 100, "1:compute": 100, "0:gate": 6, "1:gate": 6}
     assert abs(int(np.median(kernels.duration_ns)) - SPIN_NS) < 5_000
     assert len(trace.devices) == min(2, cupy.cuda.runtime.getDeviceCount())
