@@ -107,6 +107,7 @@ def state_of(lab: Session) -> dict[str, Any]:
     xp = lab.xp
     with lab.select(STREAMS[0]):
         made = {name: xp.full((64, 64), number, "float64") for number, name in enumerate("xyacb", 1)}
+        generator = xp.random.default_rng(5)  # its state is made on the device, too
     lab.synchronize()
     Counter.calls, Counter.weights, HIDDEN["a"] = 0, made["c"], made["a"]
     calls = [0]
@@ -116,7 +117,7 @@ def state_of(lab: Session) -> dict[str, Any]:
         return x * calls[0] + scale
 
     names = {"x": made["x"], "y": made["y"], "counter": Counter(), "hidden": hidden, "closed": closed, "boxes": [made["a"]]}
-    return names | {"rng": xp.random.default_rng(5), "pair": (made["x"], made["y"]), "lab": lab}
+    return names | {"rng": generator, "pair": (made["x"], made["y"]), "lab": lab}
 
 
 def objects(names: dict[str, Any]) -> list[Any]:
@@ -148,4 +149,4 @@ def test_state_is_what_it_is_without_a_plan_and_arrays_are_the_same_objects(haza
                 arrays = [*names.values(), *names["boxes"]]
                 assert all(type(one) is lab.xp.ndarray for one in arrays if isinstance(one, lab.xp.ndarray))
         if hazards == "report":
-            assert not lab.memory.hazards(), lab.memory.hazards()
+            assert not lab.memory.hazards(), lab.memory.hazards().to_pandas().to_string()
