@@ -269,7 +269,7 @@ def graph(lab, launches=1, elements=1 << 26):
     lab.clear()
     for _ in range(launches):
         captured.launch(main)
-        lab.synchronize()
+    lab.synchronize()
 
 
 def large_graph(lab):
