@@ -18,13 +18,12 @@ from gpustreamlab.analysis._busy import (
     union_edges,
 )
 from gpustreamlab.analysis._host_waits import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
+from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, work_before
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, Int64Array, LaneKind, SpanKind
 
-HARDWARE_QUEUES, AMD_QUEUES = 8, 4
-"""How many streams have a queue of their own by default. Source: CUDA_DEVICE_MAX_CONNECTIONS; ROCm's GPU_MAX_HW_QUEUES."""
 TOGETHER_SHARE = 0.01  # Processes whose kernels ran at once for more than this share of their time do not take turns
 TAIL_SHARE = 0.1  # For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once
 FEW = 5  # From how many launches on a median is told, or a rule of all of them
@@ -34,8 +33,6 @@ SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
 LONG_CALL_NS = 20_000  # A call that launches nothing and takes longer holds the host for several launches
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
-_OTHERS, _OTHER_CALLS = re.compile(r"\bIntel\b|Ascend|\bTPU\b"), re.compile(r"(ur|ze|acl)(rt)?[A-Z]")
-_AMD = re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d")
 _OF_CARD = re.compile(r"^(cu|hip|nccl|ur[A-Z]|ze[A-Z])")
 PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
 _ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
@@ -48,22 +45,6 @@ SURE = tuple(Certainty)
 
 Calls = tuple[Cause, Int64Array]  # A cause, and the rows of the calls that have it
 Part = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
-
-
-def is_of_amd(trace: Trace) -> bool:
-    """Tell whether the cards are AMD's: by the name of the first, or where it has none by calls of HIP."""
-    name = trace.metadata.device.name
-    return bool(_AMD.search(name)) or ("NVIDIA" not in name and any(one.startswith("hip") for one in trace.names))
-
-
-def is_of_others(trace: Trace) -> bool:
-    """Tell whether the cards are neither NVIDIA's nor AMD's: by the name of the first, or by calls of their runtimes."""
-    return bool(_OTHERS.search(trace.metadata.device.name)) or any(_OTHER_CALLS.match(name) for name in trace.names)
-
-
-def hardware_queue_count(trace: Trace) -> int:
-    """Return how many streams have a hardware queue of their own, where nothing else was set."""
-    return AMD_QUEUES if is_of_amd(trace) else HARDWARE_QUEUES
 
 
 def part(piece: Int64Array, cause: Cause | Int64Array, sure: Certainty | Int64Array, *rest: Int64Array) -> Part:
@@ -196,7 +177,8 @@ def _tests(
         yield cause, Certainty.PROVED, contain(trace, call, calls) & is_long, before
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
     yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
-    yield from _legacy_streams(pieces, row, front)
+    legacy = [*_legacy_streams(pieces, row, front)]
+    yield from (one for one in legacy if one[1] is Certainty.PROVED)
     shares = np.array([one.share_engine for one in trace.devices], bool)[device[trace.lane[row]]]
     ways = [named_calls(trace, sign.search, SpanKind.COPY) for sign in _DIRECTION]
     for goes_so, some in ((ways[0], True), (ways[1], True), (ways[0] | ways[1], shares)):
@@ -214,7 +196,11 @@ def _tests(
     yield Cause.HOST_CALL, Certainty.LIKELY, np.isin(call, long) & is_long & ~near(before), before
     other, is_near = _other_tenant(trace, row, front)
     yield Cause.TIME_SLICED, Certainty.LIKELY, is_near, other
-    yield from _one_queue(pieces, row, before, near(before))
+    queues = hardware_queues(trace)
+    is_known = (queues[row] >= 0) & (queues[before] >= 0) & (before >= 0)
+    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (queues[row] == queues[before]), before
+    yield from (one for one in legacy if one[1] is Certainty.LIKELY)
+    yield from _one_queue(pieces, row, before, near(before) & ~is_known)
 
 
 def _told_to_wait(trace: Trace, pieces: Pieces, row: Int64Array, behind: Int64Array) -> BoolArray:
@@ -232,18 +218,17 @@ def _told_to_wait(trace: Trace, pieces: Pieces, row: Int64Array, behind: Int64Ar
 
 
 def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
-    """Yield work that came through one hardware queue with what was in front: as recorded, or as all that is known fits."""
+    """Yield work that may have come through one hardware queue with what was in front: all that is known fits."""
     trace = pieces.trace
-    if is_of_others(trace):
-        return  # how many queues they have is not known
-    device, channels = lane_devices(trace), hardware_queues(trace)
-    is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
-    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before
+    queue_count = maker_of(trace).queue_count
+    if not queue_count:
+        return
+    device = lane_devices(trace)
     used_lane = [int(trace.lane[part[0]]) for part in sweep(trace).by_lane]
     used = np.bincount(device[used_lane].astype(np.intp, copy=False), minlength=len(trace.devices))
-    is_many = (used > hardware_queue_count(trace))[device[trace.lane[row]]]
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
-    left = np.flatnonzero(near & ~is_known)
+    is_many = (used > queue_count)[device[trace.lane[row]]]
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & is_many, before
+    left = np.flatnonzero(near)
     in_order = np.zeros(len(row), bool)
     in_order[left] = _in_launch_order(trace, row[left], before[left])
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, in_order, before
@@ -339,7 +324,10 @@ def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front) -> Iterator[
     trace = pieces.trace
     is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
     blocks = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
-    may_block = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.is_blocking is None for lane in trace.lanes])
+    is_made = bool(trace.metadata.imported)  # by others
+    may_block = np.array(
+        [lane.kind is LaneKind.STREAM and (lane.outside or is_made) and lane.is_blocking is None for lane in trace.lanes]
+    )
     for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block & ~is_legacy)):
         for own, other in ((is_legacy, hit), (hit, is_legacy)):
             if own.any() and other.any():

@@ -18,7 +18,7 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import BYTE_ORDER_MARK
 from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL, reading
 from gpustreamlab.exchange._nsys_tables import LETTERS, MEMORY, copy_name
-from gpustreamlab.exchange._rocm import ROCM_BACKEND
+from gpustreamlab.exchange._rocm import ROCM_BACKEND, name_streams
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import NSYS_BACKEND, Trace
 
@@ -58,6 +58,8 @@ def read_tables(path: str | PathLike[str]) -> Trace:
         for line in filter(None, table):
             one = dict(zip(keys, line, strict=False))
             _add_rocm(rows, one) if is_rocm else _add_nsys(rows, one, factors)
+    if is_rocm:
+        name_streams(rows)
     source, backend = ("AMD's rocprofv3", ROCM_BACKEND) if is_rocm else ("Nsight Systems", NSYS_BACKEND)
     missing = ["A table of CSV holds only kernels and copies, only calls, or only ranges: the report tells all."]
     return rows.trace(path, f"{source} (CSV)", _AGAIN, backend=backend, missing=missing)
@@ -90,14 +92,14 @@ def _add_rocm(rows: Rows, one: _Row) -> None:
         threads, grid = ([one.get(f"{what}size{axis}") for axis in "xyz"] for what in ("workgroup", "grid"))
         blocks = sizes([-(-whole(all_) // max(whole(each), 1)) for all_, each in zip(grid, threads, strict=True)])
         shared = whole(one.get("ldsblocksize", one.get("groupsegmentsize")))
-        shape = Shape(one["kernelname"] or "unknown kernel", blocks, sizes(threads), whole(one.get("vgprcount")), shared)
-        queue, stream = whole(one.get("queueid")), whole(one.get("streamid"))  # the null stream, 0, may be in several queues
-        where = Stream(_agent(one.get("agentid")), stream or queue, f"stream {stream}" if stream else f"queue {queue}")
-        rows.add_work(start_ns, end_ns, where, shape, launch=launch)
+        queue, stream = whole(one.get("queueid")), whole(one["streamid"]) if one.get("streamid") else -1
+        shape = Shape(one["kernelname"] or "unknown kernel", blocks, sizes(threads), whole(one.get("vgprcount")), shared, queue)
+        rows.add_work(start_ns, end_ns, Stream(_agent(one.get("agentid")), stream, "", queue), shape, launch=launch)
     elif "direction" in one:
         direction = one["direction"]
         agent = one.get("sourceagentid") if direction.upper().endswith("HOST") else one.get("destinationagentid")
-        rows.add_work(start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(direction), COPY, 0, launch)
+        stream = whole(one["streamid"]) if one.get("streamid") else -1
+        rows.add_work(start_ns, end_ns, Stream(_agent(agent), stream, ""), Shape(direction), COPY, 0, launch)
     else:
         kind = ANNOTATION if "MARKER" in one.get("domain", "") else HOST
         rows.add_on_host(start_ns, end_ns, f"thread {whole(one.get('threadid'))}", one.get("function", ""), kind, launch)

@@ -217,7 +217,8 @@ def test_tables_of_csv_are_read_with_rows_in_any_order(tmp_path):
     assert {detail.grid for detail in trace.details} == {(64, 2, 1), (0, 0, 0)}
     assert trace.extra["size_bytes"].tolist() == [4000, 0]
     rocm = gsl.load_trace(MADE["rocm csv"](tmp_path))
-    assert told(rocm) == [("queue 2", "saxpy", "kernel", 3000, 5000), ("stream 26", "sgemm", "kernel", 6000, 7000)]
+    assert told(rocm) == [("default stream", "saxpy", "kernel", 3000, 5000), ("stream 26", "sgemm", "kernel", 6000, 7000)]
+    assert [detail.channel for detail in rocm.details] == [17, 2]
     assert {detail.grid for detail in rocm.details} == {(4, 1, 1), (1, 1, 1)}
 
 
