@@ -36,7 +36,8 @@ _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
 _OF_CARD = re.compile(r"^(cu|hip|nccl|ur[A-Z]|ze[A-Z])")
 PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
 _ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
-_STREAM_WAITS = re.compile(r"^(cu(da)?|hip)StreamWait(Event|Value)")
+_STREAM_WAITS = re.compile(r"^(cu(da)?|hip|aclrt)StreamWait(Event|Value)")
+_STOOD_WAITING = re.compile(r"^(remote_)?(event|notify|capture|mem)_?wait", re.IGNORECASE)  # On a stream of Ascend's
 _COOPERATIVE = re.compile(r"Cooperative", re.IGNORECASE)
 
 CODES = tuple(Cause)
@@ -177,8 +178,7 @@ def _tests(
         yield cause, Certainty.PROVED, contain(trace, call, calls) & is_long, before
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
     yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
-    legacy = [*_legacy_streams(pieces, row, front)]
-    yield from (one for one in legacy if one[1] is Certainty.PROVED)
+    yield from _legacy_streams(pieces, row, front, Certainty.PROVED)
     shares = np.array([one.share_engine for one in trace.devices], bool)[device[trace.lane[row]]]
     ways = [named_calls(trace, sign.search, SpanKind.COPY) for sign in _DIRECTION]
     for goes_so, some in ((ways[0], True), (ways[1], True), (ways[0] | ways[1], shares)):
@@ -196,30 +196,42 @@ def _tests(
     yield Cause.HOST_CALL, Certainty.LIKELY, np.isin(call, long) & is_long & ~near(before), before
     other, is_near = _other_tenant(trace, row, front)
     yield Cause.TIME_SLICED, Certainty.LIKELY, is_near, other
-    queues = hardware_queues(trace)
-    is_known = (queues[row] >= 0) & (queues[before] >= 0) & (before >= 0)
-    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (queues[row] == queues[before]), before
-    yield from (one for one in legacy if one[1] is Certainty.LIKELY)
-    yield from _one_queue(pieces, row, before, near(before) & ~is_known)
+    yield from _one_queue(pieces, row, before, near(before), _legacy_streams(pieces, row, front, Certainty.LIKELY))
 
 
 def _told_to_wait(trace: Trace, pieces: Pieces, row: Int64Array, behind: Int64Array) -> BoolArray:
     """Tell which rows were launched behind a call that lets a stream wait, made since the launch before on their stream.
 
-    Which stream waits for what is not recorded where a trace has such calls and no edges of waits.
+    Which stream waits for what is not recorded where a trace has such calls and no edges of waits. Some makers record that a
+    stream stood waiting, which says as much of what came right behind.
     """
+    stood = np.flatnonzero(named_calls(trace, _STOOD_WAITING.match, SpanKind.ANNOTATION))
+    told = np.zeros(len(row), bool)
+    for lane in np.unique(trace.lane[stood]).tolist():
+        own, asked = np.sort(trace.end_ns[stood[trace.lane[stood] == lane]]), np.flatnonzero(trace.lane[row] == lane)
+        place = np.searchsorted(own, trace.start_ns[row[asked]], side="right") - 1
+        told[asked] = (place >= 0) & (trace.start_ns[row[asked]] - own[place] <= pieces.latency_ns)
     waits = np.flatnonzero(named_calls(trace, _STREAM_WAITS.match))
     if not len(waits) or len(trace.edges.select(EdgeKind.WAIT)):
-        return np.zeros(len(row), bool)
+        return told
     since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
     last = time_in_calls(trace, waits, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
-    told: BoolArray = (last >= 0) & (trace.start_ns[last] >= since_ns)
-    return told
+    return told | ((last >= 0) & (trace.start_ns[last] >= since_ns))
 
 
-def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
-    """Yield work that may have come through one hardware queue with what was in front: all that is known fits."""
+def _one_queue(
+    pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolArray, less_sure: Iterator[_Test]
+) -> Iterator[_Test]:
+    """Yield work that came through one hardware queue with what was in front: as recorded, or as all that is known fits.
+
+    Tests that are less sure than a record come between the two.
+    """
     trace = pieces.trace
+    queues = hardware_queues(trace)
+    is_known = (queues[row] >= 0) & (queues[before] >= 0) & (before >= 0)
+    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (queues[row] == queues[before]), before
+    yield from less_sure
+    near = near & ~is_known
     queue_count = maker_of(trace).queue_count
     if not queue_count:
         return
@@ -319,20 +331,19 @@ def hardware_queues(trace: Trace) -> Int64Array:
     return found
 
 
-def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front) -> Iterator[_Test]:
-    """Yield pairs of the legacy default stream and a blocking stream: those of a session are not, and cannot be hit."""
+def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front, certainty: Certainty) -> Iterator[_Test]:
+    """Yield pairs of the legacy default stream and a blocking stream, or one that may be: those of a session never are."""
     trace = pieces.trace
     is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
-    blocks = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
-    is_made = bool(trace.metadata.imported)  # by others
-    may_block = np.array(
-        [lane.kind is LaneKind.STREAM and (lane.outside or is_made) and lane.is_blocking is None for lane in trace.lanes]
-    )
-    for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block & ~is_legacy)):
-        for own, other in ((is_legacy, hit), (hit, is_legacy)):
-            if own.any() and other.any():
-                before, near = front(pieces.counted & other[trace.lane])
-                yield Cause.LEGACY_STREAM, certainty, near & own[trace.lane[row]], before
+    hit = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
+    if certainty is Certainty.LIKELY:
+        is_made = bool(trace.metadata.imported)  # by others
+        hit = np.array([one.is_blocking is None and (one.outside or is_made) for one in trace.lanes]) & ~is_legacy
+        hit &= np.array([one.kind is LaneKind.STREAM for one in trace.lanes])
+    for own, other in ((is_legacy, hit), (hit, is_legacy)):
+        if own.any() and other.any():
+            before, near = front(pieces.counted & other[trace.lane])
+            yield Cause.LEGACY_STREAM, certainty, near & own[trace.lane[row]], before
 
 
 def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:

@@ -153,7 +153,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
 _OWN_UNITS = "hipExtStreamCreateWithCUMask"
 _AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
     {
-        Cause.LEGACY_STREAM: "Launch it on a stream that does not block: hipStreamCreateWithFlags(&stream, hipStreamNonBlocking).",
+        Cause.LEGACY_STREAM: "Launch it on a stream made by hipStreamCreateWithFlags(&stream, hipStreamNonBlocking).",
         Cause.LAZY_LOAD: "Run it once before you measure, or set HIP_ENABLE_DEFERRED_LOADING=0 before the process starts.",
         Cause.ALLOC_SYNC: "Allocate before the loop, or from a pool: hipMallocAsync, or the caching allocator of torch.",
         Cause.COOPERATIVE: f"Launch it first, with fewer blocks, or give the other one compute units of its own: {_OWN_UNITS}.",

@@ -8,43 +8,40 @@ from typing import NamedTuple
 from gpustreamlab.model import Trace
 
 _WORDS = re.compile(
-    r"(?P<unit>(?P<article>\ban? )?\bSM(?=s?\b))|\bCUDA(?= (?:calls?|graphs?)\b)|(?<=calls of )CUDA\b|\bNCCL\b|"
-    r"(?<=ProfilerActivity\.)CUDA\b|\bcuda(?=[A-Z]\w)"
+    r"(?P<article>\ban? )?(?P<word>\bSM(?=s?\b)|\bCUDA(?= (?:calls?|graphs?)\b)|(?<=calls of )CUDA\b|\bNCCL\b|"
+    r"(?<=ProfilerActivity\.)CUDA\b|(?<=\btorch\.)cuda\b|\bcuda(?=[A-Z]\w))"
 )
 
 
 class Maker(NamedTuple):
     """What a maker calls what all makers have, and how its traces are known."""
 
-    cards: re.Pattern[str]  # Names of its cards, and of its tools
-    calls: re.Pattern[str]  # How its calls begin
+    cards: str  # Pattern of names of its cards, and of its tools
+    calls: str  # Pattern of how its calls begin
     queue_count: int  # How many streams have a hardware queue of their own by default; 0 where that is not known
     api: str
     prefix: str  # Of functions that have CUDA's names otherwise; empty where there are none
     unit: str  # What runs blocks
     collectives: str
     activity: str  # What PyTorch's profiler calls its cards
+    torch: str  # Its module of torch
 
     def words(self, text: str) -> str:
         """Return a text of ours, which says what NVIDIA calls it, in the maker's words."""
         return text if self is NVIDIA else _WORDS.sub(self._word, text)
 
     def _word(self, found: re.Match[str]) -> str:
-        if found["unit"]:
-            article = "an " if self.unit[0] in "aeiouAEIOU" else "a "
-            return (article if found["article"] else "") + self.unit
-        if found[0] == "CUDA":
-            return self.activity if found.string.endswith(".", 0, found.start()) else self.api
-        return self.collectives if found[0] == "NCCL" else self.prefix or found[0]
+        before = found.string[: found.start("word")]
+        own = {"SM": self.unit, "CUDA": self.api, "NCCL": self.collectives, "cuda": self.prefix or "cuda"}[found["word"]]
+        own = self.activity if before.endswith("ProfilerActivity.") else self.torch if before.endswith("torch.") else own
+        return ("an " if own[0] in "AEIOUaeiou" else "a ") * bool(found["article"]) + own
 
 
-NVIDIA = Maker(re.compile("NVIDIA|Nsight"), re.compile(r"cu(da)?[A-Z]"), 8, "CUDA", "cuda", "SM", "NCCL", "CUDA")
-AMD = Maker(
-    re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d"), re.compile("hip[A-Z]"), 4, "HIP", "hip", "compute unit", "RCCL", "CUDA"
-)
-INTEL = Maker(re.compile(r"\bIntel\b"), re.compile("(ur|ze)[A-Z]"), 0, "SYCL", "", "Xe core", "oneCCL", "XPU")
-ASCEND = Maker(re.compile("Ascend"), re.compile("acl(rt|nn)?[A-Z]"), 0, "AscendCL", "", "AI core", "HCCL", "PrivateUse1")
-GOOGLE = Maker(re.compile(r"\bTPU\b"), re.compile(r"(?!)"), 0, "XLA", "", "core", "XLA's collectives", "CPU")
+NVIDIA = Maker("NVIDIA|Nsight", "cu(da)?[A-Z]", 8, "CUDA", "cuda", "SM", "NCCL", "CUDA", "cuda")
+AMD = Maker(r"\bAMD\b|Instinct|Radeon|^gfx\d", "hip[A-Z]", 4, "HIP", "hip", "compute unit", "RCCL", "CUDA", "cuda")
+INTEL = Maker(r"\bIntel\b", "(ur|ze)[A-Z]", 0, "SYCL", "", "Xe core", "oneCCL", "XPU", "xpu")
+ASCEND = Maker("Ascend", "acl(rt|nn)?[A-Z]", 0, "AscendCL", "", "AI core", "HCCL", "PrivateUse1", "npu")
+GOOGLE = Maker(r"\bTPU\b", "(?!)", 0, "XLA", "", "core", "XLA's collectives", "CPU", "xla")
 MAKERS = (NVIDIA, AMD, INTEL, ASCEND, GOOGLE)
 """Known makers. Sources of queues: CUDA_DEVICE_MAX_CONNECTIONS; ROCm's GPU_MAX_HW_QUEUES."""
 
@@ -54,6 +51,6 @@ def maker_of(trace: Trace) -> Maker:
     meta = trace.metadata
     for told in (meta.device.name, meta.capture_source):
         for maker in MAKERS:
-            if maker.cards.search(told):
+            if re.search(maker.cards, told):
                 return maker
-    return next((maker for maker in MAKERS[1:] if any(map(maker.calls.match, trace.names))), NVIDIA)
+    return next((maker for maker in MAKERS[1:] if any(map(re.compile(maker.calls).match, trace.names))), NVIDIA)

@@ -108,14 +108,14 @@ def _told_of_one(found: Explanation, more: int) -> dict[str, Any]:
         "line": found.headline,
         "notes": list(found.notes) if found or found.host_bound or len(found.streams) > 1 else [],
         "more": more,
-        "bound": [f"Bound by the host: {one}" for one in found.host_bound[:LISTED_FINDINGS]],
+        "bound": [found.maker.words(f"Bound by the host: {one}") for one in found.host_bound[:LISTED_FINDINGS]],
     }
 
 
 def _told_of_each(parts: Sequence[_Part], more: int) -> dict[str, Any]:
     """Say of each GPU what overlapped on it, those first where most is to be gained."""
     lines = [f"{part.label}{part.found.headline}" for part in sorted(parts, key=lambda part: -part.found.gain_ns)]
-    bound = [f"{part.label}bound by the host: {one}" for part in parts for one in part.found.host_bound]
+    bound = [part.found.maker.words(f"{part.label}bound by the host: {one}") for part in parts for one in part.found.host_bound]
     notes = [f"… {more:,} more: see trace.where(device=0).explain().findings, and so for each GPU."] if more else []
     notes += [f"… {len(lines) - LISTED_FINDINGS:,} more GPUs."] if len(lines) > LISTED_FINDINGS else []
     return {

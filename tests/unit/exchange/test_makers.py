@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.typing import Cause, Certainty
 from tests.helpers import dialect_files as files
+from tests.helpers.nsys_files import two_streams
+
+ROCM_HEAD = files.ROCM_CSV.partition("\n")[0] + "\n"
 
 
 def read(tmp_path, content, name="run"):
@@ -82,4 +88,74 @@ def test_a_table_of_rocprofv3_is_of_amd_and_tells_queues(tmp_path):
     assert "CUDA" not in text
 
 
-ROCM_HEAD = files.ROCM_CSV.partition("\n")[0] + "\n"
+def ascend(*, with_ids, with_records=True):
+    """Return a trace of Ascend's profiler: kernels of two streams in turn, each behind a wait for an event of the other."""
+    number = {"args": {"Task Type": "EVENT", "Event Id": 5}} if with_ids else {"args": {"Task Type": "EVENT"}}
+    events = [files.named(1, "CANN"), files.named(2, "Ascend Hardware")]
+    for turn in range(12):
+        at, stream, early = 5_000 + 105 * turn, 46 + turn % 2, 1_000 + 10 * turn
+        events += [files.slice_of(1, 9, "aclrtLaunchKernel", early, 5), files.flow(1, 9, "s", turn + 1, early)]
+        events += [files.slice_of(2, stream, "MatMulV2", at, 100), files.flow(2, stream, "f", turn + 1, at)]
+        events += [files.slice_of(2, stream, "EVENT_RECORD", at + 100, 1, **number)] * with_records
+        events += [files.slice_of(2, stream, "EVENT_WAIT", at - 104, 102, **number)] * (turn > 0)
+    return files.chrome(events)
+
+
+@pytest.mark.parametrize(("with_ids", "sure"), [(True, Certainty.PROVED), (False, Certainty.LIKELY)])
+def test_streams_of_ascend_wait_for_events(with_ids, sure, tmp_path):
+    trace = read(tmp_path, ascend(with_ids=with_ids))
+    assert causes(trace) == {(Cause.EVENT_WAIT, sure)}
+    waits = trace.edges.select("wait")
+    assert len(waits) == (11 if with_ids else 0)
+    assert (waits.target > waits.source).all()
+    assert trace.metadata.waits_told is with_ids
+    assert ("For which events streams waited is not told." in trace.metadata.missing) is not with_ids
+
+
+def test_a_wait_for_an_event_that_nobody_recorded_is_no_edge(tmp_path):
+    assert not len(read(tmp_path, ascend(with_ids=True, with_records=False)).edges.select("wait"))
+
+
+def test_calls_of_an_unnamed_maker_are_joined_in_a_profile_of_pytorch(tmp_path):
+    events = []
+    for turn in range(20):
+        at = 1_000 + 100 * turn
+        told = {"args": {"correlation": turn + 1}}
+        events.append(files.slice_of(1, 1, "aclrtLaunchKernel", at, 5, cat="privateuse1_runtime", **told))
+        told = {"args": {"correlation": turn + 1, "device": 0, "stream": 1}}
+        events.append(files.slice_of(0, 1, "MatMul", at + 9, 50, cat="kernel", **told))
+    trace = read(tmp_path, json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
+    assert len(trace.edges.select("launch")) == 20
+    assert "no AscendCL call" in " ".join(str(trace.explain()).split())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("AMD Instinct MI300X", "a HIP graph, a compute unit, 4 compute units, RCCL, hipMalloc, NCCL_MAX, torch.cuda, CUDA_X"),
+        ("Intel Arc", "a SYCL graph, a Xe core, 4 Xe cores, oneCCL, cudaMalloc, NCCL_MAX, torch.xpu, CUDA_X"),
+        ("Ascend 910B", "an AscendCL graph, an AI core, 4 AI cores, HCCL, cudaMalloc, NCCL_MAX, torch.npu, CUDA_X"),
+        ("NVIDIA H100", "a CUDA graph, an SM, 4 SMs, NCCL, cudaMalloc, NCCL_MAX, torch.cuda, CUDA_X"),
+    ],
+)
+def test_what_is_said_is_said_in_the_makers_words(name, words):
+    trace = gsl.Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"], device=name)
+    said = "a CUDA graph, an SM, 4 SMs, NCCL, cudaMalloc, NCCL_MAX, torch.cuda, CUDA_X"
+    assert maker_of(trace).words(said) == words
+
+
+def test_cards_of_two_makers_stay_two_when_traces_are_merged(tmp_path):
+    files.rocpd(tmp_path / "amd.db")
+    nvidia = two_streams().write(tmp_path / "nvidia.sqlite")
+    trace = gsl.merge([nvidia, tmp_path / "amd.db", nvidia], ahead_ns=[0, 0, 10**9])
+    assert [(card.ordinal, "AMD" in card.name) for card in trace.devices] == [(0, False), (1, True)]
+    assert {(lane.device, lane.name) for lane in trace.lanes if lane.kind == "stream"} >= {(1, "stream 1"), (1, "stream 2")}
+
+
+@pytest.mark.parametrize(("uuids", "count"), [(("a", "a"), 1), (("a", "b"), 2), (("", "b"), 1)])
+def test_cards_of_one_name_are_told_apart_by_their_uuids(uuids, count):
+    traces = [gsl.Trace.from_columns(start_ns=[0], end_ns=[9], stream=[name], device="H100") for name in "xy"]
+    for place, uuid in enumerate(uuids):
+        meta = traces[place].metadata
+        traces[place] = replace(traces[place], metadata=replace(meta, device=replace(meta.device, uuid=uuid)))
+    assert len(gsl.merge(traces, ahead_ns=[0, 5]).devices) == count
