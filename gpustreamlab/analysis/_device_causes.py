@@ -18,7 +18,7 @@ from gpustreamlab.analysis._busy import (
     union_edges,
 )
 from gpustreamlab.analysis._host_waits import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
-from gpustreamlab.analysis._makers import maker_of
+from gpustreamlab.analysis._makers import OF_RANKS, maker_of
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, work_before
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -160,8 +160,7 @@ def _tests(
         found = _front_on_card(trace, work, row, pieces.idle_since_ns[held], pieces.latency_ns)
         return found, near(found)
 
-    source, waits = awaited
-    yield Cause.EVENT_WAIT, Certainty.PROVED, waits, source
+    yield Cause.EVENT_WAIT, Certainty.PROVED, awaited[1], awaited[0]
     behind = pieces.behind[row]
     # Where only some work of a stream is looked at, other work of it may stand in front.
     is_behind = (behind >= 0) & (trace.start_ns[row] - trace.end_ns[behind] <= CLOSE_NS)
@@ -184,6 +183,8 @@ def _tests(
     for goes_so, some in ((ways[0], True), (ways[1], True), (ways[0] | ways[1], shares)):
         copy, is_near = front(goes_so)
         yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row] & some, copy
+    # A collective takes what the work before it made: what it began behind is no chance.
+    yield Cause.EVENT_WAIT, Certainty.LIKELY, near(before) & named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)[row], before
     yield from _full_sms(trace, row, front)
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):

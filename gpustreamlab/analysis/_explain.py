@@ -25,7 +25,7 @@ from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
 from gpustreamlab.analysis._changes import Run, apart, in_one_stream
 from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
-from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
+from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS, finding_texts
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._host_findings import CALLED, finding_of, idle_call_findings, short_and_late, sooner, texts_of_call
 from gpustreamlab.analysis._host_waits import thread_lanes
@@ -561,8 +561,8 @@ def _finding(
         is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
         need=int(need[0]),
     )
-    if code is Cause.SLOWED_DOWN:
-        text += _slowed_text(trace, found.call[members], found.waited_ns[members])
+    if code in OF_CALL_ROW:
+        text += _slowed_text(trace, found.call[members], found.waited_ns[members]) if code is Cause.SLOWED_DOWN else ""
         call, found = -1, replace(found, call=np.full(len(found.call), -1))
     return Finding(
         code=code,

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._device_causes import hardware_queues
 from gpustreamlab.analysis._host_waits import named_calls
-from gpustreamlab.analysis._makers import AMD, maker_of
+from gpustreamlab.analysis._makers import AMD, AWAITED, maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -19,6 +19,7 @@ from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, LaneKind, SpanKind
 
 _NAME_WIDTH = 40
+OF_CALL_ROW = (Cause.SLOWED_DOWN, Cause.OTHER_RANK)  # Of what took longer the kernel stands in place of a call
 LEAST_NEED = 1 / 8  # From which share of an SM on it is told what a block takes
 
 TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
@@ -138,6 +139,11 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. If both are bound by memory, nothing is "
             "gained by overlap.",
         ),
+        Cause.OTHER_RANK: (
+            "{name} took {lasted}, {waited} longer {by}: a collective ends on no rank before the last one has begun it.",
+            "Look at what the last rank did before: trace.stragglers() of the files of all ranks names it. Share out the work "
+            "evenly, or begin it earlier on that rank.",
+        ),
         Cause.NOT_OFFERED: (
             "For {missing} only one stream had work queued or running, the longest time {stream} for {longest}.",
             "If other work does not need its result, launch that first, in the same cell or from a second thread.",
@@ -194,7 +200,7 @@ def finding_texts(
     piece
         Which piece began late.
     before, call
-        Rows of the work in front of it and of the call that held it up, -1 for none; of `Cause.SLOWED_DOWN` the kernel's.
+        Rows of the work in front of it and of the call that held it up, -1 for none; of what took longer the kernel's.
     waited_ns
         For how long others ran meanwhile, in ns.
     is_proved
@@ -219,14 +225,15 @@ def finding_texts(
     shares = any(one.share_engine for one in trace.devices if one.ordinal == trace.lanes[int(trace.lane[row])].device)
     queues = hardware_queues(trace)
     words = {
-        "name": name(call if code is Cause.SLOWED_DOWN else row),
+        "name": name(call if code in OF_CALL_ROW else row),
         "work": f"{name(row)} on {stream(row)}",
         "other": f"{name(before)} on {stream(before)}" if before >= 0 else "work of other streams",
         "stream": stream(row),
         "other_stream": stream(before),
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
         "upload": _upload(name(call)),
-        "lasted": lasted(row),
+        "lasted": lasted(call if code in OF_CALL_ROW else row),
+        "by": "than its shortest" if AWAITED not in trace.extra else "than on the last rank",
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
@@ -440,6 +447,7 @@ CAUSE_TITLES: Mapping[Cause, str] = MappingProxyType(
         Cause.OTHER_STREAM: "Work ran on another stream than was chosen",
         Cause.SERIALISED_BY_TOOL: "Each launch waited for its kernel",
         Cause.SLOWED_DOWN: "Kernels slowed each other down",
+        Cause.OTHER_RANK: "A collective waited for another rank",
         Cause.HOST_CALL: "A call held the host",
         Cause.COOPERATIVE: "A cooperative launch waited for all its blocks",
         Cause.TIME_SLICED: "Processes took turns on the card",

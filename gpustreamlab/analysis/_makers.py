@@ -13,6 +13,14 @@ _WORDS = re.compile(
 )
 
 
+OF_RANKS = re.compile(r"nccl|rccl|hccl|hcom_|oneccl", re.IGNORECASE)
+"""Names of kernels of collectives."""
+TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
+"""Those that end on no rank before the last one has begun."""
+AWAITED = "awaited_ns"
+"""Column of a trace: how long a kernel of a collective waited for the last rank, in ns."""
+
+
 class Maker(NamedTuple):
     """What a maker calls what all makers have, and how its traces are known."""
 

@@ -36,7 +36,7 @@ from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind, Need, No
 
 EXPLAINED_SPANS = 1_000_000  # Of longer traces a page says what to type instead: so many take 0.4 to 1 s
 LISTED_PIECES = 200  # How many pieces of a finding a page has, those first that waited longest
-ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
+ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.OTHER_RANK, Cause.NOT_OFFERED)
 """Causes that concern work while it ran, not why its stream was idle before."""
 LISTED_NEEDS = 2_000  # Of how many waits a page says whether data need them, those that are needed first
 LISTED_GAPS = 2_000  # Of how many gaps a page says what `trace.idle()` says, the longest first

@@ -25,13 +25,15 @@ from gpustreamlab.model import NSYS_BACKEND, Trace
 _UNITS = {"ns": 1, "us": 10**3, "\u03bcs": 10**3, "\u00b5s": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 _BYTES = {"b": 1, "bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _HEAD = re.compile(
-    rb'^[^\n]*"?(?:Start \([^)]+\)"?,"?(?:Duration|End) \([^)]+\)|Start_Timestamp"?,"?End_Timestamp)', re.MULTILINE
+    rb'^[^\n]*"?(?:Start \([^)]+\)"?,"?(?:Duration|End) \([^)]+\)|Start_Timestamp"?,"?End_Timestamp|BeginNs"?,"?EndNs)',
+    re.MULTILINE,
 )
 _CARD = re.compile(r"\((\d{1,7})\)$")
 _LAST_NUMBER = re.compile(r"(\d{1,7})\D*$")
 _COPY = re.compile(r"^\[CUDA (?:memcpy|Unified Memory memcpy) ([A-Za-z-]+)\]")
 _AGAIN = "Read what the profiler recorded itself, which tells more: nsys export --type sqlite, rocprofv3 --output-format rocpd"
 _MOST_HEAD_LINES = 64
+_ENDS = (("starttimestamp", "beginns"), ("endtimestamp", "endns"))
 
 _Row = Mapping[str, str]
 
@@ -51,7 +53,7 @@ def read_tables(path: str | PathLike[str]) -> Trace:
         names = next((line for _, line in zip(range(_MOST_HEAD_LINES), table) if _is_head(line)), None)  # noqa: B905
         if names is None:
             raise TraceFileError(f"{str(path)!r} is no table of nsys or rocprofv3: it has no times. {_AGAIN}")
-        is_rocm = "Start_Timestamp" in names
+        is_rocm = "Start_Timestamp" in names or "BeginNs" in names
         keys = [_key(name) for name in names]
         units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
         factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
@@ -86,8 +88,11 @@ def _add_nsys(rows: Rows, one: _Row, factors: Mapping[str, int]) -> None:
 
 
 def _add_rocm(rows: Rows, one: _Row) -> None:
-    start_ns, end_ns = (_scaled(one.get(f"{end}timestamp"), 1) for end in ("start", "end"))
+    start_ns, end_ns = (_scaled(one.get(new, one.get(old)), 1) for new, old in _ENDS)
     launch = one.get("correlationid")
+    if "grd" in one:  # of rocprof, which tells products of three sizes
+        one = {**one, "gridsizex": one["grd"], "workgroupsizex": one.get("wgr", ""), "agentid": one.get("gpuid", "")}
+        one |= dict.fromkeys(("gridsizey", "gridsizez", "workgroupsizey", "workgroupsizez"), "1")
     if "kernelname" in one:
         threads, grid = ([one.get(f"{what}size{axis}") for axis in "xyz"] for what in ("workgroup", "grid"))
         blocks = sizes([-(-whole(all_) // max(whole(each), 1)) for all_, each in zip(grid, threads, strict=True)])
@@ -120,7 +125,11 @@ def _agent(told: str | None) -> int:
 
 def _is_head(line: list[str]) -> bool:
     keys = [_key(name) for name in line]
-    return ("start" in keys and ("duration" in keys or "dur" in keys)) or {"starttimestamp", "endtimestamp"} <= {*keys}
+    return (
+        ("start" in keys and ("duration" in keys or "dur" in keys))
+        or {"starttimestamp", "endtimestamp"} <= {*keys}
+        or {"beginns", "endns"} <= {*keys}
+    )
 
 
 def _key(name: str) -> str:

@@ -18,6 +18,7 @@ from os import PathLike
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab.analysis import with_waits_for_ranks
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange._frame import (
     ANNOTATION,
@@ -150,7 +151,7 @@ class _Maker:
                 "profiler_ns": told.profiler_ns,
             },
         )
-        trace = _with_collectives(frame.trace(), told.collectives)
+        trace = with_waits_for_ranks(_with_collectives(frame.trace(), told.collectives))
         if self._is_known:
             return trace
         return replace(trace, metadata=replace(trace.metadata, clock_error_ns=0, host_error_ns=0, kernel_error_ns=0))
