@@ -9,7 +9,8 @@ from gpustreamlab.model import Trace
 
 _WORDS = re.compile(
     r"(?P<article>\ban? )?(?P<word>\bSM(?=s?\b)|\bCUDA(?= (?:calls?|graphs?)\b)|(?<=calls of )CUDA\b|\bNCCL\b|"
-    r"(?<=ProfilerActivity\.)CUDA\b|(?<=\btorch\.)cuda\b|\bcuda(?=[A-Z]\w))"
+    r"(?<=ProfilerActivity\.)CUDA\b|(?<=\btorch\.)cuda\b|\bcuda(?=[A-Z]\w)|"
+    r"lab\.memory\.pinned_empty\(shape, dtype\))"
 )
 
 
@@ -40,7 +41,8 @@ class Maker(NamedTuple):
 
     def _word(self, found: re.Match[str]) -> str:
         before = found.string[: found.start("word")]
-        own = {"SM": self.unit, "CUDA": self.api, "NCCL": self.collectives, "cuda": self.prefix or "cuda"}[found["word"]]
+        known = {"SM": self.unit, "CUDA": self.api, "NCCL": self.collectives, "cuda": self.prefix or "cuda"}
+        own = known.get(found["word"], "tensor.pin_memory()")  # lab runs on CUDA alone
         own = self.activity if before.endswith("ProfilerActivity.") else self.torch if before.endswith("torch.") else own
         return ("an " if own[0] in "AEIOUaeiou" else "a ") * bool(found["article"]) + own
 
