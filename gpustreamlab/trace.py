@@ -442,7 +442,8 @@ def merge(
     if isinstance(traces, (str, PathLike)):
         raise OptionError("merge takes several traces: gsl.merge(['first.parquet', 'second.parquet']).")
     given = [_trace_of(one, "merge([...])") for one in traces]
-    return model.merge(given, clocks=clocks, ahead_ns=ahead_ns, error_ns=error_ns, processes=processes)
+    merged = model.merge(given, clocks=clocks, ahead_ns=ahead_ns, error_ns=error_ns, processes=processes)
+    return analysis.with_waits_for_ranks(merged)
 
 
 def _trace_of(source: object, which: str) -> Trace:

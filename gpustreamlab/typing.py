@@ -210,6 +210,8 @@ class Cause(StrEnum):
     """Work of another process, or of another context, had the card: such share it by slices of time."""
     PAGE_FAULTS = "PAGE_FAULTS"
     """The kernel used managed memory that was not on the card: its pages were fetched while it ran."""
+    OTHER_RANK = "OTHER_RANK"
+    """The kernel of a collective waited for the last rank to begin it: it ends on none before."""
     QUEUE_ALIAS = "QUEUE_ALIAS"
     """Streams share a hardware queue, which runs its work in order: there are more of them than queues, or one queue only."""
     PARTITION_SMALL = "PARTITION_SMALL"

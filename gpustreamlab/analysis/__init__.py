@@ -114,7 +114,7 @@ from gpustreamlab.analysis._scale import (
 )
 from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
 from gpustreamlab.analysis._steps import Phase, Steps, StepsBy, name_tags, named_steps, steps, tag_columns, tagged_name
-from gpustreamlab.analysis._stragglers import Lateness, Stragglers, stragglers
+from gpustreamlab.analysis._stragglers import Lateness, Stragglers, stragglers, with_waits_for_ranks
 from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (
     capture_facts,
@@ -187,4 +187,5 @@ __all__ = [
     "strays",
     "totals",
     "utilization",
+    "with_waits_for_ranks",
 ]

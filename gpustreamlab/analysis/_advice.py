@@ -15,9 +15,9 @@ import numpy as np
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
-from gpustreamlab.analysis._device_causes import is_of_amd, is_of_others
 from gpustreamlab.analysis._explanation import MOST_ERROR
 from gpustreamlab.analysis._host_waits import ALLOCATES, copy_rates
+from gpustreamlab.analysis._makers import NVIDIA, maker_of
 from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
 from gpustreamlab.analysis._replay import Impossible, calibrate, replay
@@ -198,7 +198,7 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
         round(floor_ns * times),
         floor_of,
         share,
-        is_guessed=(is_of_amd(trace) or is_of_others(trace)) and not any(copy_rates(trace)),
+        is_guessed=maker_of(trace) is not NVIDIA and not any(copy_rates(trace)),
     )
 
 

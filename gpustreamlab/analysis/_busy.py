@@ -258,7 +258,8 @@ def require_one_rank(trace: Trace, rows: BoolArray, function: str) -> None:
     own = sorted({lane.device for lane in used if lane.process == min(processes)})
     raise OptionError(
         f"{function}() answers for one rank: here {len(processes):,} processes work on {len(cards):,} GPUs, and the trace does "
-        f"not tell how they waited for each other. Use trace.where(device={own[0] if len(own) == 1 else own}).{function}()."
+        f"not tell how they waited for each other. Use trace.where(device={own[0] if len(own) == 1 else own}).{function}(); "
+        "trace.stragglers() tells who was late."
     )
 
 

@@ -105,7 +105,7 @@ class CardIdle(Answer):
     @property
     def line(self) -> str:
         """How long it was idle, and where the host was, in a line."""
-        return self._line()
+        return self._words(self._line())
 
     @property
     def brief(self) -> str:
@@ -113,8 +113,9 @@ class CardIdle(Answer):
         if self.idle_ns < LEAST_SHARE * self.wall_ns or not len(self):
             return ""
         if len(self.steps.start_ns):
-            return self.steps.idle_text
-        return f"idle {format_share(self.idle_ns / self.wall_ns)}{_where_text(self.calls, self.wall_ns)}"
+            return self._words(self.steps.idle_text)
+        told = f"idle {format_share(self.idle_ns / self.wall_ns)}{_where_text(self.calls, self.wall_ns)}"
+        return self._words(told)
 
     def _line(self) -> str:
         if not self.wall_ns:

@@ -46,6 +46,7 @@ from gpustreamlab.analysis._host_waits import (
     thread_lanes,
     time_in_calls,
 )
+from gpustreamlab.analysis._makers import AWAITED, OF_RANKS, TOGETHER
 from gpustreamlab.analysis._pieces import Pieces, last_of_others
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -74,7 +75,7 @@ _FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
 _FAULTS = re.compile(r"[HD]toD \(managed(, page fault)?\)$|\(managed, eviction\)$|^GPU page faults$")
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
-LONGER = (Cause.SLOWED_DOWN, Cause.PAGE_FAULTS)
+LONGER = (Cause.SLOWED_DOWN, Cause.PAGE_FAULTS, Cause.OTHER_RANK)
 """Causes by which work began in time and took longer: without them it is shorter by as much, whatever else runs."""
 
 
@@ -116,7 +117,7 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
     """Find out what held each piece up: first the host, until its launch; then the device, until its start."""
     if not len(pieces.row):
         return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
-    searches = (_serialised if is_serialised(trace) else _held_up, _strayed, _slowed, _faulted)
+    searches = (_serialised if is_serialised(trace) else _held_up, _strayed, _slowed, _faulted, _awaited_ranks)
     found = map_threaded(lambda search: [*search(trace, pieces)], searches, row_count=len(trace))
     parts = chain.from_iterable(found)
     piece, cause, certainty, before, call, waited_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -185,9 +186,37 @@ def _faulted(trace: Trace, pieces: Pieces) -> Iterator[Part]:
         yield part(piece[hit], Cause.PAGE_FAULTS, Certainty.PROVED, none, none, inside_ns[hit])
 
 
+def _awaited_ranks(trace: Trace, pieces: Pieces) -> Iterator[Part]:
+    """Find kernels of collectives that waited for another rank, by those of all ranks, or else by the shortest of their kind.
+
+    Of one rank alone it is likely: what took longer may have moved more.
+    """
+    row = np.flatnonzero(pieces.counted & _are_of_ranks(trace))
+    if not len(row):
+        return
+    if AWAITED in trace.extra:
+        lost_ns, is_sure = trace.extra[AWAITED][row], trace.extra.get("communicator", np.zeros(len(trace)))[row] != 0
+    else:
+        kernel, lasts_ns = _kernel_codes(trace, row), lasted_ns(trace, row)
+        (shortest_ns,) = _quantiles(kernel, lasts_ns, int(kernel.max()) + 1, 0)
+        lost_ns = np.nan_to_num(np.where(lasts_ns > SLOWED_TIMES * shortest_ns[kernel], lasts_ns - shortest_ns[kernel], 0))
+        is_sure = np.zeros(len(row), bool)
+    piece = piece_of(trace, pieces, row)
+    hit = np.flatnonzero((lost_ns > 0) & (piece >= 0))
+    sure = np.where(is_sure, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
+    none = np.full(len(hit), -1, np.int64)
+    yield part(piece[hit], Cause.OTHER_RANK, sure[hit], none, row[hit], lost_ns[hit].astype(np.int64))
+
+
+def _are_of_ranks(trace: Trace) -> BoolArray:
+    """Tell which kernels are of collectives that end on no rank before the last one has begun; shape (n_spans,), bool."""
+    return named_calls(trace, lambda name: OF_RANKS.search(name) and TOGETHER.search(name), SpanKind.KERNEL)
+
+
 def _slowed(trace: Trace, pieces: Pieces) -> Iterator[Part]:
     """Find kernels that took longer beside others than alone, by launches of one kernel with one grid."""
-    rows = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (trace.end_ns > trace.start_ns))
+    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & ~_are_of_ranks(trace)
+    rows = np.flatnonzero(is_kernel & (trace.end_ns > trace.start_ns))
     sample = rows[:: -(-len(rows) // MEDIAN_ROWS) or 1]
     row, lost_ns = _slowed_rows(trace, pieces, sample)
     if len(sample) < len(rows):

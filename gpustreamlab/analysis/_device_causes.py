@@ -18,13 +18,12 @@ from gpustreamlab.analysis._busy import (
     union_edges,
 )
 from gpustreamlab.analysis._host_waits import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
+from gpustreamlab.analysis._makers import OF_RANKS, maker_of
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, work_before
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, Int64Array, LaneKind, SpanKind
 
-HARDWARE_QUEUES, AMD_QUEUES = 8, 4
-"""How many streams have a queue of their own by default. Source: CUDA_DEVICE_MAX_CONNECTIONS; ROCm's GPU_MAX_HW_QUEUES."""
 TOGETHER_SHARE = 0.01  # Processes whose kernels ran at once for more than this share of their time do not take turns
 TAIL_SHARE = 0.1  # For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once
 FEW = 5  # From how many launches on a median is told, or a rule of all of them
@@ -34,12 +33,11 @@ SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
 LONG_CALL_NS = 20_000  # A call that launches nothing and takes longer holds the host for several launches
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
-_OTHERS, _OTHER_CALLS = re.compile(r"\bIntel\b|Ascend|\bTPU\b"), re.compile(r"(ur|ze|acl)(rt)?[A-Z]")
-_AMD = re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d")
 _OF_CARD = re.compile(r"^(cu|hip|nccl|ur[A-Z]|ze[A-Z])")
 PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
 _ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
-_STREAM_WAITS = re.compile(r"^(cu(da)?|hip)StreamWait(Event|Value)")
+_STREAM_WAITS = re.compile(r"^(cu(da)?|hip|aclrt)StreamWait(Event|Value)")
+_STOOD_WAITING = re.compile(r"^(remote_)?(event|notify|capture|mem)_?wait", re.IGNORECASE)  # On a stream of Ascend's
 _COOPERATIVE = re.compile(r"Cooperative", re.IGNORECASE)
 
 CODES = tuple(Cause)
@@ -48,22 +46,6 @@ SURE = tuple(Certainty)
 
 Calls = tuple[Cause, Int64Array]  # A cause, and the rows of the calls that have it
 Part = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
-
-
-def is_of_amd(trace: Trace) -> bool:
-    """Tell whether the cards are AMD's: by the name of the first, or where it has none by calls of HIP."""
-    name = trace.metadata.device.name
-    return bool(_AMD.search(name)) or ("NVIDIA" not in name and any(one.startswith("hip") for one in trace.names))
-
-
-def is_of_others(trace: Trace) -> bool:
-    """Tell whether the cards are neither NVIDIA's nor AMD's: by the name of the first, or by calls of their runtimes."""
-    return bool(_OTHERS.search(trace.metadata.device.name)) or any(_OTHER_CALLS.match(name) for name in trace.names)
-
-
-def hardware_queue_count(trace: Trace) -> int:
-    """Return how many streams have a hardware queue of their own, where nothing else was set."""
-    return AMD_QUEUES if is_of_amd(trace) else HARDWARE_QUEUES
 
 
 def part(piece: Int64Array, cause: Cause | Int64Array, sure: Certainty | Int64Array, *rest: Int64Array) -> Part:
@@ -178,8 +160,7 @@ def _tests(
         found = _front_on_card(trace, work, row, pieces.idle_since_ns[held], pieces.latency_ns)
         return found, near(found)
 
-    source, waits = awaited
-    yield Cause.EVENT_WAIT, Certainty.PROVED, waits, source
+    yield Cause.EVENT_WAIT, Certainty.PROVED, awaited[1], awaited[0]
     behind = pieces.behind[row]
     # Where only some work of a stream is looked at, other work of it may stand in front.
     is_behind = (behind >= 0) & (trace.start_ns[row] - trace.end_ns[behind] <= CLOSE_NS)
@@ -196,12 +177,14 @@ def _tests(
         yield cause, Certainty.PROVED, contain(trace, call, calls) & is_long, before
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
     yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
-    yield from _legacy_streams(pieces, row, front)
+    yield from _legacy_streams(pieces, row, front, Certainty.PROVED)
     shares = np.array([one.share_engine for one in trace.devices], bool)[device[trace.lane[row]]]
     ways = [named_calls(trace, sign.search, SpanKind.COPY) for sign in _DIRECTION]
     for goes_so, some in ((ways[0], True), (ways[1], True), (ways[0] | ways[1], shares)):
         copy, is_near = front(goes_so)
         yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row] & some, copy
+    # A collective takes what the work before it made: what it began behind is no chance.
+    yield Cause.EVENT_WAIT, Certainty.LIKELY, near(before) & named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)[row], before
     yield from _full_sms(trace, row, front)
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):
@@ -214,36 +197,51 @@ def _tests(
     yield Cause.HOST_CALL, Certainty.LIKELY, np.isin(call, long) & is_long & ~near(before), before
     other, is_near = _other_tenant(trace, row, front)
     yield Cause.TIME_SLICED, Certainty.LIKELY, is_near, other
-    yield from _one_queue(pieces, row, before, near(before))
+    yield from _one_queue(pieces, row, before, near(before), _legacy_streams(pieces, row, front, Certainty.LIKELY))
 
 
 def _told_to_wait(trace: Trace, pieces: Pieces, row: Int64Array, behind: Int64Array) -> BoolArray:
     """Tell which rows were launched behind a call that lets a stream wait, made since the launch before on their stream.
 
-    Which stream waits for what is not recorded where a trace has such calls and no edges of waits.
+    Which stream waits for what is not recorded where a trace has such calls and no edges of waits. Some makers record that a
+    stream stood waiting, which says as much of what came right behind.
     """
+    stood = np.flatnonzero(named_calls(trace, _STOOD_WAITING.match, SpanKind.ANNOTATION))
+    told = np.zeros(len(row), bool)
+    for lane in np.unique(trace.lane[stood]).tolist():
+        own, asked = np.sort(trace.end_ns[stood[trace.lane[stood] == lane]]), np.flatnonzero(trace.lane[row] == lane)
+        place = np.searchsorted(own, trace.start_ns[row[asked]], side="right") - 1
+        told[asked] = (place >= 0) & (trace.start_ns[row[asked]] - own[place] <= pieces.latency_ns)
     waits = np.flatnonzero(named_calls(trace, _STREAM_WAITS.match))
     if not len(waits) or len(trace.edges.select(EdgeKind.WAIT)):
-        return np.zeros(len(row), bool)
+        return told
     since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
     last = time_in_calls(trace, waits, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
-    told: BoolArray = (last >= 0) & (trace.start_ns[last] >= since_ns)
-    return told
+    return told | ((last >= 0) & (trace.start_ns[last] >= since_ns))
 
 
-def _one_queue(pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
-    """Yield work that came through one hardware queue with what was in front: as recorded, or as all that is known fits."""
+def _one_queue(
+    pieces: Pieces, row: Int64Array, before: Int64Array, near: BoolArray, less_sure: Iterator[_Test]
+) -> Iterator[_Test]:
+    """Yield work that came through one hardware queue with what was in front: as recorded, or as all that is known fits.
+
+    Tests that are less sure than a record come between the two.
+    """
     trace = pieces.trace
-    if is_of_others(trace):
-        return  # how many queues they have is not known
-    device, channels = lane_devices(trace), hardware_queues(trace)
-    is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
-    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before]), before
+    queues = hardware_queues(trace)
+    is_known = (queues[row] >= 0) & (queues[before] >= 0) & (before >= 0)
+    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (queues[row] == queues[before]), before
+    yield from less_sure
+    near = near & ~is_known
+    queue_count = maker_of(trace).queue_count
+    if not queue_count:
+        return
+    device = lane_devices(trace)
     used_lane = [int(trace.lane[part[0]]) for part in sweep(trace).by_lane]
     used = np.bincount(device[used_lane].astype(np.intp, copy=False), minlength=len(trace.devices))
-    is_many = (used > hardware_queue_count(trace))[device[trace.lane[row]]]
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & is_many, before
-    left = np.flatnonzero(near & ~is_known)
+    is_many = (used > queue_count)[device[trace.lane[row]]]
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & is_many, before
+    left = np.flatnonzero(near)
     in_order = np.zeros(len(row), bool)
     in_order[left] = _in_launch_order(trace, row[left], before[left])
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, in_order, before
@@ -334,17 +332,19 @@ def hardware_queues(trace: Trace) -> Int64Array:
     return found
 
 
-def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front) -> Iterator[_Test]:
-    """Yield pairs of the legacy default stream and a blocking stream: those of a session are not, and cannot be hit."""
+def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front, certainty: Certainty) -> Iterator[_Test]:
+    """Yield pairs of the legacy default stream and a blocking stream, or one that may be: those of a session never are."""
     trace = pieces.trace
     is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
-    blocks = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
-    may_block = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.is_blocking is None for lane in trace.lanes])
-    for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block & ~is_legacy)):
-        for own, other in ((is_legacy, hit), (hit, is_legacy)):
-            if own.any() and other.any():
-                before, near = front(pieces.counted & other[trace.lane])
-                yield Cause.LEGACY_STREAM, certainty, near & own[trace.lane[row]], before
+    hit = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
+    if certainty is Certainty.LIKELY:
+        is_made = bool(trace.metadata.imported)  # by others
+        hit = np.array([one.is_blocking is None and (one.outside or is_made) for one in trace.lanes]) & ~is_legacy
+        hit &= np.array([one.kind is LaneKind.STREAM for one in trace.lanes])
+    for own, other in ((is_legacy, hit), (hit, is_legacy)):
+        if own.any() and other.any():
+            before, near = front(pieces.counted & other[trace.lane])
+            yield Cause.LEGACY_STREAM, certainty, near & own[trace.lane[row]], before
 
 
 def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:

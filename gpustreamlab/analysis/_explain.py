@@ -25,10 +25,11 @@ from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
 from gpustreamlab.analysis._changes import Run, apart, in_one_stream
 from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
-from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
+from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS, finding_texts
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
 from gpustreamlab.analysis._host_findings import CALLED, finding_of, idle_call_findings, short_and_late, sooner, texts_of_call
 from gpustreamlab.analysis._host_waits import thread_lanes
+from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pieces, needed_chain_ns
@@ -192,6 +193,7 @@ def _explanation(
         has_calls=bool((pieces.launch >= 0).any()),
         looked_share=pieces.looked_share,
         metadata=trace.metadata,
+        maker=maker_of(trace),
     )
     findings = _grouped(trace, pieces, found, result.bound_ns, result.worth_ns if least_ns is None else least_ns)
     findings = name_threads(trace, pieces, found, findings)
@@ -208,6 +210,8 @@ def _explanation(
         findings += idle_call_findings(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
     if least_ns is None and not any(finding.saves_ns for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
+    words = result.maker.words
+    findings = [replace(one, text=words(one.text), fix=words(one.fix)) for one in findings]
     return replace(result, findings=tuple(_ranked(findings)))
 
 
@@ -557,8 +561,8 @@ def _finding(
         is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
         need=int(need[0]),
     )
-    if code is Cause.SLOWED_DOWN:
-        text += _slowed_text(trace, found.call[members], found.waited_ns[members])
+    if code in OF_CALL_ROW:
+        text += _slowed_text(trace, found.call[members], found.waited_ns[members]) if code is Cause.SLOWED_DOWN else ""
         call, found = -1, replace(found, call=np.full(len(found.call), -1))
     return Finding(
         code=code,

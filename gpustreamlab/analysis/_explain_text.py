@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._device_causes import hardware_queue_count, is_of_amd
+from gpustreamlab.analysis._device_causes import hardware_queues
 from gpustreamlab.analysis._host_waits import named_calls
+from gpustreamlab.analysis._makers import AMD, AWAITED, maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -18,6 +19,7 @@ from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, LaneKind, SpanKind
 
 _NAME_WIDTH = 40
+OF_CALL_ROW = (Cause.SLOWED_DOWN, Cause.OTHER_RANK)  # Of what took longer the kernel stands in place of a call
 LEAST_NEED = 1 / 8  # From which share of an SM on it is told what a block takes
 
 TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
@@ -137,6 +139,11 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. If both are bound by memory, nothing is "
             "gained by overlap.",
         ),
+        Cause.OTHER_RANK: (
+            "{name} took {lasted}, {waited} longer {by}: a collective ends on no rank before the last one has begun it.",
+            "Look at what the last rank did before: trace.stragglers() of the files of all ranks names it. Share out the work "
+            "evenly, or begin it earlier on that rank.",
+        ),
         Cause.NOT_OFFERED: (
             "For {missing} only one stream had work queued or running, the longest time {stream} for {longest}.",
             "If other work does not need its result, launch that first, in the same cell or from a second thread.",
@@ -149,15 +156,14 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
 )
 """What happened and what to do, by cause; filled in by `finding_texts`."""
 
-_SM = re.compile(r"(\ban? )?\bSM(?=s?\b)")
 _OWN_UNITS = "hipExtStreamCreateWithCUMask"
 _AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
     {
+        Cause.LEGACY_STREAM: "Launch it on a stream made by hipStreamCreateWithFlags(&stream, hipStreamNonBlocking).",
         Cause.LAZY_LOAD: "Run it once before you measure, or set HIP_ENABLE_DEFERRED_LOADING=0 before the process starts.",
         Cause.ALLOC_SYNC: "Allocate before the loop, or from a pool: hipMallocAsync, or the caching allocator of torch.",
         Cause.COOPERATIVE: f"Launch it first, with fewer blocks, or give the other one compute units of its own: {_OWN_UNITS}.",
         Cause.TIME_SLICED: "Put the work into one process, with streams.",
-        Cause.PAGE_FAULTS: TEXTS[Cause.PAGE_FAULTS][1].replace("cudaMem", "hipMem"),
         Cause.PAGEABLE_COPY: "Let the host's side of the copy be pinned memory: hipHostMalloc, or tensor.pin_memory().",
         Cause.SM_RESOURCES: f"Use smaller blocks or less shared memory, or share out the compute units: {_OWN_UNITS}.",
         Cause.QUEUE_ALIAS: "Set GPU_MAX_HW_QUEUES=8 before the process starts, or use fewer streams. If they then run at once, "
@@ -194,11 +200,11 @@ def finding_texts(
     piece
         Which piece began late.
     before, call
-        Rows of the work in front of it and of the call that held it up, -1 for none; of `Cause.SLOWED_DOWN` the kernel's.
+        Rows of the work in front of it and of the call that held it up, -1 for none; of what took longer the kernel's.
     waited_ns
         For how long others ran meanwhile, in ns.
     is_proved
-        Whether it is proved: of hardware queues, that both came through one; of a late host, that the launching call is known.
+        Whether it is proved: of a late host, that the launching call is known.
     need
         Code of the `Need` of its wait for the work in front, -1 where it was told of none.
     """
@@ -217,15 +223,17 @@ def finding_texts(
     blocks = trace.extra.get("grid_blocks")
     launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
     shares = any(one.share_engine for one in trace.devices if one.ordinal == trace.lanes[int(trace.lane[row])].device)
+    queues = hardware_queues(trace)
     words = {
-        "name": name(call if code is Cause.SLOWED_DOWN else row),
+        "name": name(call if code in OF_CALL_ROW else row),
         "work": f"{name(row)} on {stream(row)}",
         "other": f"{name(before)} on {stream(before)}" if before >= 0 else "work of other streams",
         "stream": stream(row),
         "other_stream": stream(before),
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
         "upload": _upload(name(call)),
-        "lasted": lasted(row),
+        "lasted": lasted(call if code in OF_CALL_ROW else row),
+        "by": "than its shortest" if AWAITED not in trace.extra else "than on the last rank",
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
@@ -244,26 +252,27 @@ def finding_texts(
         if shares
         else "copies in one direction share an engine",
         "or_back": "" if shares else ", or a copy in the other direction",
-        "queue": _queue(trace, is_proved=is_proved),
+        "queue": _queue(trace, is_proved=before >= 0 and bool(queues[row] == queues[before] >= 0)),
         "make_room": make_room(trace, row, before),
         "shares_taken": _shares_taken(trace, call, before, waited_ns) if code is Cause.SLOWED_DOWN else "",
         "evicted": _evicted(trace, row) if code is Cause.PAGE_FAULTS else "",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = TEXTS[code]
-    is_amd = is_of_amd(trace)
-    happened, fix = happened.format(**words), (_AMD_FIXES.get(code, fix) if is_amd else fix).format(**words)
-    return (_SM.sub(lambda found: f"{'a ' if found[1] else ''}compute unit", happened), fix) if is_amd else (happened, fix)
+    maker = maker_of(trace)
+    fix = _AMD_FIXES.get(code, fix) if maker is AMD else fix
+    return maker.words(happened.format(**words)), maker.words(fix.format(**words))
 
 
 def _queue(trace: Trace, *, is_proved: bool) -> str:
     """Say why two streams may share a hardware queue, and what would tell."""
     if is_proved:
         return "both came through one hardware queue"
-    if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > hardware_queue_count(trace):
+    maker = maker_of(trace)
+    if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > maker.queue_count:
         return "more streams than hardware queues share them"
     setting, tool = "CUDA_DEVICE_MAX_CONNECTIONS", "lab.capture('kernels')"
-    if is_of_amd(trace):
+    if maker is AMD:
         setting, tool = "GPU_MAX_HW_QUEUES", "rocprofv3"
     return (
         "all work of the two ran one after the other, in the order of its launches, as it does through one hardware queue "
@@ -326,16 +335,16 @@ def _evicted(trace: Trace, row: int) -> str:
 def make_room(trace: Trace, row: int, before: int) -> str:
     """Say what to do for work that waits for SMs; priority is not advised to a stream that has it."""
     own, other = (trace.lanes[int(trace.lane[one])] for one in (row, before))
-    units, share = "SMs", "lab.partition(new=16, rest='rest') and lab.stream('new', partition='new')"
-    if is_of_amd(trace):
-        units, share = "compute units", f"with {_OWN_UNITS}"
+    share = "lab.partition(new=16, rest='rest') and lab.stream('new', partition='new')"
+    if maker_of(trace) is AMD:
+        share = f"with {_OWN_UNITS}"
     if own.priority < other.priority:
         return (
-            f"Its stream has priority already ({own.priority}), which does not push out blocks that run. Give it {units} of "
+            f"Its stream has priority already ({own.priority}), which does not push out blocks that run. Give it SMs of "
             f"its own, {share}, or let the other kernel have more blocks that each take less time."
         )
     return (
-        f"Launch the shorter one first, or give it a stream with priority or with {units} of its own: "
+        f"Launch the shorter one first, or give it a stream with priority or with SMs of its own: "
         f"lab.stream('new', priority=-1), or {share}."
     )
 
@@ -365,6 +374,8 @@ def _ruled_out(trace: Trace, rows: list[int]) -> str:
         "a slow launch": has_calls,
         "full SMs": "grid_blocks" in trace.extra and _knows_sms(trace),
     }
+    if min(hardware_queues(trace)[rows], default=-1) >= 0:
+        known["one hardware queue"] = True
     if trace.metadata.waits_told and any("WaitEvent" in name for name in trace.names):
         # A wait whose event was recorded before the capture leaves no edge.
         del known["an event that its stream waited for"]
@@ -436,6 +447,7 @@ CAUSE_TITLES: Mapping[Cause, str] = MappingProxyType(
         Cause.OTHER_STREAM: "Work ran on another stream than was chosen",
         Cause.SERIALISED_BY_TOOL: "Each launch waited for its kernel",
         Cause.SLOWED_DOWN: "Kernels slowed each other down",
+        Cause.OTHER_RANK: "A collective waited for another rank",
         Cause.HOST_CALL: "A call held the host",
         Cause.COOPERATIVE: "A cooperative launch waited for all its blocks",
         Cause.TIME_SLICED: "Processes took turns on the card",

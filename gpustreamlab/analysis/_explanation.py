@@ -10,6 +10,7 @@ import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis._host_waits import calls_by
+from gpustreamlab.analysis._makers import NVIDIA, Maker
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, pending_text, simulated_notes
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -221,6 +222,8 @@ class Explanation(Reported):
     """How much of what late pieces cost was looked into: 1.0 but in traces with millions of late pieces."""
     metadata: TraceMetadata
     """Where the numbers come from."""
+    maker: Maker = field(default=NVIDIA, repr=False)
+    """Whose words it is said in."""
 
     _columns: ClassVar = ()
 
@@ -230,12 +233,15 @@ class Explanation(Reported):
     @property
     def headline(self) -> str:
         """What the run took, what it would take, and what no change of order can beat, in a line."""
-        return self._line()
+        return self._words(self._line())
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the figures mean, and what cannot be known."""
-        return tuple(self._notes())
+        return tuple(map(self._words, self._notes()))
+
+    def _words(self, text: str) -> str:
+        return self.maker.words(text)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each finding, as a `pandas.DataFrame`; the columns are the fields of `Finding`, but `pieces`."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from gpustreamlab._util.words import text_width, wrap_sentence
+from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.model import SPAN_KINDS, UNNAMED_SOURCE, Lane, Partition, Trace, TraceMetadata, display_name, show_text
 from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array
@@ -61,6 +62,19 @@ class Report:
     notes: tuple[str, ...] = ()  # What they mean and what they leave out, one sentence each
     doubt: str = ""  # What has to be said before all else: that the trace is incomplete, or its times are off
 
+    def in_words(self, words: Callable[[str], str]) -> Report:
+        """Return it with each text as a function says it."""
+        tables = [
+            replace(
+                table,
+                caption=words(table.caption),
+                rows=[[*map(words, row)] for row in table.rows],
+                lines=None if table.lines is None else [*map(words, table.lines)],
+            )
+            for table in self.tables
+        ]
+        return replace(self, line=words(self.line), tables=tuple(tables), notes=tuple(map(words, self.notes)))
+
 
 class Reported(ABC):
     """A result with int64 columns that shows itself: ``repr``, ``str``, and what IPython asks for."""
@@ -84,11 +98,15 @@ class Reported(ABC):
     def _report(self) -> Report:
         """Return all that is to be said."""
 
+    def _words(self, text: str) -> str:
+        """Return a text in the words of whoever made the card."""
+        return text
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self._line()}>"
+        return f"<{type(self).__name__}: {self._words(self._line())}>"
 
     def __str__(self) -> str:
-        report = self._report()
+        report = self._report().in_words(self._words)
         parts = [*(wrap_sentence(report.doubt) if report.doubt else []), *wrap_sentence(f"{report.title} {report.line}")]
         for table in report.tables:
             parts += ["", *text_lines(table)]
@@ -98,7 +116,7 @@ class Reported(ABC):
     _repr_pretty_ = show_text
 
     def _repr_html_(self) -> str:
-        report = self._report()
+        report = self._report().in_words(self._words)
         tables = "".join(map(html_of_table, report.tables))
         notes = " ".join(escape(note) for note in report.notes)
         head, _, rest = report.title.partition(" ")
@@ -165,6 +183,9 @@ class Answer(Reported):
             table: [one.name for one in getattr(self.trace, table)] for table in ("lanes", "partitions")
         }
         return text_column(map(str, tables[texts] if isinstance(texts, str) else texts), getattr(self, name))
+
+    def _words(self, text: str) -> str:
+        return maker_of(self.trace).words(text)
 
     def _tables(self) -> Sequence[ReportTable]:
         """Return the figures; asked where there are any."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import require_trace
+from gpustreamlab.analysis._host_waits import named_calls
+from gpustreamlab.analysis._makers import AWAITED, OF_RANKS, TOGETHER
 from gpustreamlab.analysis._report import Answer, ReportTable, listed
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
@@ -18,11 +20,10 @@ from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 if TYPE_CHECKING:
     import pandas as pd
 
+_T = TypeVar("_T", bound=Trace)
+
 _ALIKE = [SPAN_KINDS.index(kind) for kind in (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.KERNEL)]
 _PREFIX = re.compile(r"((?:rank|file) \d+)(?= )|([^: ]+)(?=:)")  # Prefix of names of lanes with their rank, file or engine
-_COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
-_TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
-"""Collectives that end on no rank before the last one has begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,13 +159,31 @@ def stragglers(trace: Trace) -> Stragglers:
     found: list[Lateness] = []
     remarks: list[str] = []
     if len(groups) > 1:
-        is_collective = np.array([bool(_COLLECTIVE.search(name)) for name in trace.names], bool)[trace.name]
-        is_collective &= trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)
+        is_collective = named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)
         taking_part = (group_of >= 0) & np.isin(trace.kind, _ALIKE)
         found += _rounds_by_name(trace, np.flatnonzero(taking_part & ~is_collective), group_of, len(groups), remarks)
-        found += _rounds_by_communicator(trace, np.flatnonzero(taking_part & is_collective), group_of, len(groups), remarks)
+        rounds = _rounds_by_communicator(trace, np.flatnonzero(taking_part & is_collective), group_of, len(groups), remarks)
+        found += [_of_collective(trace, name, rows) for name, rows in rounds]
     found.sort(key=lambda one: (one.is_collective, one.busy_ns), reverse=True)
     return Stragglers(groups=groups, names=tuple(found), trace=trace, remarks=tuple(remarks))
+
+
+def with_waits_for_ranks(trace: _T) -> _T:
+    """Return a trace of several ranks with how long each kernel of a collective waited for the last rank, in ns.
+
+    It stays known of a part of the trace that has one rank.
+    """
+    groups, group_of = _groups(trace)
+    rows = np.flatnonzero(named_calls(trace, OF_RANKS.search, SpanKind.KERNEL) & (group_of >= 0))
+    if len(groups) < 2 or not len(rows):
+        return trace
+    awaited_ns = np.zeros(len(trace), np.int64)
+    for _, shared in _rounds_by_communicator(trace, rows, group_of, len(groups), []):
+        is_there = shared >= 0
+        lasted_ns = np.where(is_there, trace.end_ns[shared] - trace.start_ns[shared], np.iinfo(np.int64).max)
+        waited_ns = lasted_ns - lasted_ns.min(axis=1, keepdims=True)
+        awaited_ns[shared[is_there]] = waited_ns[is_there]
+    return replace(trace, extra={**trace.extra, AWAITED: awaited_ns}) if awaited_ns.any() else trace
 
 
 def _groups(trace: Trace) -> tuple[tuple[str, ...], Int64Array]:
@@ -230,14 +249,15 @@ def _rounds_by_name(trace: Trace, rows: Int64Array, group_of: Int64Array, count:
 
 def _rounds_by_communicator(
     trace: Trace, rows: Int64Array, group_of: Int64Array, count: int, remarks: list[str]
-) -> Iterator[Lateness]:
-    """Match the ranks' kernels of each collective; the one that ran shortest arrived last."""
+) -> Iterator[tuple[str, Int64Array]]:
+    """Match the ranks' kernels of each collective: yield each name and its rows, shape (n_rounds, n_groups), -1 for none."""
     nothing = np.zeros(len(trace), np.int64)
     communicator, sequence = (trace.extra.get(name, nothing) for name in ("communicator", "sequence"))
-    unmatched = int((communicator[rows] == 0).sum())
+    is_told = communicator[rows] != 0 if communicator[rows].any() else np.ones(len(rows), bool)  # else all are taken for one
+    unmatched = int((~is_told).sum())
     rounds: dict[str, list[list[int]]] = {}
     is_by_order = False
-    for number in np.unique(communicator[rows][communicator[rows] != 0]).tolist():
+    for number in np.unique(communicator[rows][is_told]).tolist():
         own = rows[communicator[rows] == number]
         own = own[np.lexsort((trace.start_ns[own], group_of[own]))]
         by_group = np.split(own, np.searchsorted(group_of[own], np.arange(1, count)))
@@ -254,12 +274,11 @@ def _rounds_by_communicator(
         for key in sorted(set.union(*map(set, keys))):
             shared = [part.get(key, -1) for part in keys]
             told = {trace.names[trace.name[row]] for row in shared if row >= 0}
-            if sum(row >= 0 for row in shared) > 1 and len(told) == 1 and _TOGETHER.search(name := told.pop()):
+            if sum(row >= 0 for row in shared) > 1 and len(told) == 1 and TOGETHER.search(name := told.pop()):
                 rounds.setdefault(name, []).append(shared)
             else:
                 unmatched += sum(row >= 0 for row in shared)
-    for name, found in rounds.items():
-        yield _of_collective(trace, name, np.array(found, np.int64))
+    yield from ((name, np.array(found, np.int64)) for name, found in rounds.items())
     if is_by_order:
         remarks.append("Collectives without sequence numbers were matched by their order, as all ranks ran the same ones.")
     if unmatched:

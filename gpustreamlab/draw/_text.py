@@ -312,7 +312,7 @@ def _packed(entries: Sequence[Text], width: int) -> list[Text]:
 
 
 MAX_TEXT_LANES = 40  # How many lanes a text timeline has at most: those with most busy time
-HOST_TITLE = "host · time in calls of CUDA, not busy time"  # What stands above the threads of the host
+HOST_TITLE = "host · time in calls, not busy time"  # What stands above the threads of the host
 MAX_HOST_LANES = 4  # How many threads of the host it has at most: those that called longest
 MAX_LETTERS = 10  # How many names have a letter: those that take most time
 

@@ -36,7 +36,7 @@ from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind, Need, No
 
 EXPLAINED_SPANS = 1_000_000  # Of longer traces a page says what to type instead: so many take 0.4 to 1 s
 LISTED_PIECES = 200  # How many pieces of a finding a page has, those first that waited longest
-ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
+ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.OTHER_RANK, Cause.NOT_OFFERED)
 """Causes that concern work while it ran, not why its stream was idle before."""
 LISTED_NEEDS = 2_000  # Of how many waits a page says whether data need them, those that are needed first
 LISTED_GAPS = 2_000  # Of how many gaps a page says what `trace.idle()` says, the longest first
@@ -108,14 +108,14 @@ def _told_of_one(found: Explanation, more: int) -> dict[str, Any]:
         "line": found.headline,
         "notes": list(found.notes) if found or found.host_bound or len(found.streams) > 1 else [],
         "more": more,
-        "bound": [f"Bound by the host: {one}" for one in found.host_bound[:LISTED_FINDINGS]],
+        "bound": [found.maker.words(f"Bound by the host: {one}") for one in found.host_bound[:LISTED_FINDINGS]],
     }
 
 
 def _told_of_each(parts: Sequence[_Part], more: int) -> dict[str, Any]:
     """Say of each GPU what overlapped on it, those first where most is to be gained."""
     lines = [f"{part.label}{part.found.headline}" for part in sorted(parts, key=lambda part: -part.found.gain_ns)]
-    bound = [f"{part.label}bound by the host: {one}" for part in parts for one in part.found.host_bound]
+    bound = [part.found.maker.words(f"{part.label}bound by the host: {one}") for part in parts for one in part.found.host_bound]
     notes = [f"… {more:,} more: see trace.where(device=0).explain().findings, and so for each GPU."] if more else []
     notes += [f"… {len(lines) - LISTED_FINDINGS:,} more GPUs."] if len(lines) > LISTED_FINDINGS else []
     return {

@@ -95,7 +95,7 @@ class _Maker:
             is_call = np.array([bool(_CALL.match(shape.name)) for shape in told.shapes], bool)[slices["shape"]]
             slices["kind"][is_call & ~is_gpu & ~is_summary & (slices["kind"] == ANNOTATION)] = HOST
         lanes, threads, lane, thread = tracks.lanes(np.unique(track))
-        flows = self._flow_pairs()
+        flows = np.concatenate((self._flow_pairs(), self._awaited(is_gpu)))
         names, details = self._describe(is_gpu)
         slices |= {"lane": lane[track], "thread": thread[track]}
         call = self._launches(is_gpu)
@@ -125,7 +125,7 @@ class _Maker:
             imported=self._used(work_count, len(is_gpu)),
             missing=self._missing(call),
             facts={
-                "waits_told": len(tracks.streams) < 2,
+                "waits_told": len(tracks.streams) < 2 or self._waits_told,
                 "recovery_note": f"not all of the file was read: {self._file.cut}" if self._file.cut else "",
             },
         ).trace()
@@ -194,6 +194,33 @@ class _Maker:
         self._told.left_out["ends of flows that lead from or to no slice"] += loose
         return np.array(pairs, np.int64).reshape(-1, 2)
 
+    def _awaited(self, is_gpu: BoolArray) -> Int64Array:
+        """Return rows of work of which the second's stream waited for an event behind the first; shape (n, 2).
+
+        A wait is for the last record of its event that ended before it did.
+        """
+        slices, sign = self._slices, self._told.tracks.dialect.waits
+        signs = [sign and sign.match(shape.name) for shape in self._told.shapes]
+        codes = [("WAIT", "RECORD").index(found[1].upper()) if found else -1 for found in signs]
+        code = np.where(is_gpu, -1, np.array(codes or [-1], np.int8)[slices["shape"]])
+        is_wait, is_told = code == 0, slices["correlation"] > 0
+        wait, record = np.flatnonzero(is_wait & is_told), np.flatnonzero((code == 1) & is_told)
+        self._has_waits, self._waits_told = bool(is_wait.any()), bool(is_wait.any()) and len(wait) == int(is_wait.sum())
+        both = np.concatenate((record, wait))
+        event, when = (np.unique(slices[name][both], return_inverse=True)[1].reshape(-1) for name in ("correlation", "end_ns"))
+        key = event * (len(both) + 1) + when
+        order = np.argsort(key[: len(record)], kind="stable")
+        place = np.searchsorted(key[order], key[len(record) :], side="right") - 1
+        found = np.append(record[order], -1)[place]
+        is_known = (found >= 0) & (slices["correlation"][found] == slices["correlation"][wait])  # else of another event
+        wait, record = wait[is_known], found[is_known]
+        track, start_ns = slices["track"], slices["start_ns"]
+        before = _beside(track, start_ns, is_gpu, track[record], start_ns[record], is_next=False)
+        behind = _beside(track, start_ns, is_gpu, track[wait], slices["end_ns"][wait], is_next=True)
+        is_known = (before >= 0) & (behind >= 0) & (track[record] != track[wait])
+        pairs: Int64Array = np.stack((before, behind), axis=1)[is_known]
+        return pairs
+
     def _counters(self, lanes: list[Lane]) -> Counters:
         """Return the samples; each process that has some gets a lane."""
         quantities, taken = self._told.quantities, Counter(one.name for one in lanes)
@@ -230,9 +257,23 @@ class _Maker:
             facts += [dialect.hint] if dialect.hint else []
         elif not any(shape.kernel for shape in self._told.shapes):
             facts.append("The file does not tell grids and blocks of kernels; JAX's .xplane.pb beside it does.")
-        if len(self._told.tracks.streams) > 1:
-            facts.append("Whether streams waited for events is not told.")
+        if len(self._told.tracks.streams) > 1 and not self._waits_told:
+            what = "For which events streams waited" if self._has_waits else "Whether streams waited for events"
+            facts.append(f"{what} is not told.")
         return facts
+
+
+def _beside(
+    track: Int64Array, start_ns: Int64Array, is_work: BoolArray, at_track: Int64Array, at_ns: Int64Array, *, is_next: bool
+) -> Int64Array:
+    """Return the last work of each track that began before a moment, or the first that began from then on; or -1."""
+    found = np.full(len(at_ns), -1, np.int64)
+    for one in np.unique(at_track).tolist():
+        asked, own = np.flatnonzero(at_track == one), np.flatnonzero(is_work & (track == one))
+        place = np.searchsorted(start_ns[own], at_ns[asked]) - (not is_next)
+        is_in = (place >= 0) & (place < len(own))
+        found[asked[is_in]] = own[place[is_in]]
+    return found
 
 
 def work_of(shape: Shape) -> tuple[int, WorkDetail, int]:

@@ -32,7 +32,7 @@ class Dialect(NamedTuple):
     beside: re.Pattern[str] | None = None  # Processes that say again what devices did
     keeps_names: bool = False  # Whether lanes are called as the threads are
     is_of_process: bool = False  # Whether the process is the stream, with the number as the second group
-    waits: re.Pattern[str] | None = None  # What on a stream is no work, but waits
+    waits: re.Pattern[str] | None = None  # What on a stream is no work, but waits for an event, or records one: its group
     hint: str = ""  # What the file lacks, and what has it
 
 
@@ -51,7 +51,7 @@ _ASCEND = Dialect(
     "Ascend's profiler",
     re.compile(r"^Ascend Hardware\b(?:\D*(\d{1,7}))?"),
     re.compile(r"^(?:Stream (\d{1,18}))?$"),  # some lack the name, and have the stream's number
-    waits=re.compile(r"^(?:EVENT|NOTIFY|MEM)_?(?:WAIT|RECORD)", re.IGNORECASE),
+    waits=re.compile(r"^(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE|MEM)_?(WAIT|RECORD)", re.IGNORECASE),
     beside=re.compile(r"^(?:Overlap Analysis|Communication|HCCL)\b"),
 )
 _ROCPROF = Dialect("AMD's rocprof", re.compile(r"^GPU ?(\d{1,7})$"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +24,7 @@ NO_NUMBERS = "values of counters that are no numbers"
 _SENSELESS = "refused, as their times make no sense"
 _SLICE_COLUMNS = ("start_ns", "end_ns", "track", "shape", "correlation", "kind")
 _OF_XLA = (b"correlation_id", b"_details")  # What stands in arguments that are read
+_EVENT_ID = re.compile(rb'"(?:event|notify)[ _]?id"\s*:\s*"?(\d{1,18})', re.IGNORECASE)
 
 
 class Event(msgspec.Struct, gc=False):
@@ -274,7 +276,10 @@ class Events:
         if shape is None:
             shape = self._shape(event, args)
         correlation = 0 if args is _NO_ARGS else max(_whole_of(args.correlation), 0)
-        self._rows.extend((time_ns, time_ns + lasts_ns, track, shape, correlation, HOST if correlation else ANNOTATION))
+        kind = HOST if correlation else ANNOTATION
+        if (b"vent" in raw or b"otify" in raw) and (found := _EVENT_ID.search(raw)):
+            correlation = correlation or int(found[1])  # of an annotation it tells which event that waits for, or records
+        self._rows.extend((time_ns, time_ns + lasts_ns, track, shape, correlation, kind))
 
     def _half(self, event: Event, time_ns: int) -> None:
         """Take a begin or an end: of a thread, or of an id (async)."""

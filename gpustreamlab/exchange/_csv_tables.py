@@ -18,20 +18,22 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import BYTE_ORDER_MARK
 from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL, reading
 from gpustreamlab.exchange._nsys_tables import LETTERS, MEMORY, copy_name
-from gpustreamlab.exchange._rocm import ROCM_BACKEND
+from gpustreamlab.exchange._rocm import ROCM_BACKEND, name_streams
 from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import NSYS_BACKEND, Trace
 
 _UNITS = {"ns": 1, "us": 10**3, "\u03bcs": 10**3, "\u00b5s": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 _BYTES = {"b": 1, "bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _HEAD = re.compile(
-    rb'^[^\n]*"?(?:Start \([^)]+\)"?,"?(?:Duration|End) \([^)]+\)|Start_Timestamp"?,"?End_Timestamp)', re.MULTILINE
+    rb'^[^\n]*"?(?:Start \([^)]+\)"?,"?(?:Duration|End) \([^)]+\)|Start_Timestamp"?,"?End_Timestamp|BeginNs"?,"?EndNs)',
+    re.MULTILINE,
 )
 _CARD = re.compile(r"\((\d{1,7})\)$")
 _LAST_NUMBER = re.compile(r"(\d{1,7})\D*$")
 _COPY = re.compile(r"^\[CUDA (?:memcpy|Unified Memory memcpy) ([A-Za-z-]+)\]")
 _AGAIN = "Read what the profiler recorded itself, which tells more: nsys export --type sqlite, rocprofv3 --output-format rocpd"
 _MOST_HEAD_LINES = 64
+_ENDS = (("starttimestamp", "beginns"), ("endtimestamp", "endns"))
 
 _Row = Mapping[str, str]
 
@@ -51,13 +53,15 @@ def read_tables(path: str | PathLike[str]) -> Trace:
         names = next((line for _, line in zip(range(_MOST_HEAD_LINES), table) if _is_head(line)), None)  # noqa: B905
         if names is None:
             raise TraceFileError(f"{str(path)!r} is no table of nsys or rocprofv3: it has no times. {_AGAIN}")
-        is_rocm = "Start_Timestamp" in names
+        is_rocm = "Start_Timestamp" in names or "BeginNs" in names
         keys = [_key(name) for name in names]
         units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
         factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
         for line in filter(None, table):
             one = dict(zip(keys, line, strict=False))
             _add_rocm(rows, one) if is_rocm else _add_nsys(rows, one, factors)
+    if is_rocm:
+        name_streams(rows)
     source, backend = ("AMD's rocprofv3", ROCM_BACKEND) if is_rocm else ("Nsight Systems", NSYS_BACKEND)
     missing = ["A table of CSV holds only kernels and copies, only calls, or only ranges: the report tells all."]
     return rows.trace(path, f"{source} (CSV)", _AGAIN, backend=backend, missing=missing)
@@ -84,20 +88,23 @@ def _add_nsys(rows: Rows, one: _Row, factors: Mapping[str, int]) -> None:
 
 
 def _add_rocm(rows: Rows, one: _Row) -> None:
-    start_ns, end_ns = (_scaled(one.get(f"{end}timestamp"), 1) for end in ("start", "end"))
+    start_ns, end_ns = (_scaled(one.get(new, one.get(old)), 1) for new, old in _ENDS)
     launch = one.get("correlationid")
+    if "grd" in one:  # of rocprof, which tells products of three sizes
+        one = {**one, "gridsizex": one["grd"], "workgroupsizex": one.get("wgr", ""), "agentid": one.get("gpuid", "")}
+        one |= dict.fromkeys(("gridsizey", "gridsizez", "workgroupsizey", "workgroupsizez"), "1")
     if "kernelname" in one:
         threads, grid = ([one.get(f"{what}size{axis}") for axis in "xyz"] for what in ("workgroup", "grid"))
         blocks = sizes([-(-whole(all_) // max(whole(each), 1)) for all_, each in zip(grid, threads, strict=True)])
         shared = whole(one.get("ldsblocksize", one.get("groupsegmentsize")))
-        shape = Shape(one["kernelname"] or "unknown kernel", blocks, sizes(threads), whole(one.get("vgprcount")), shared)
-        queue, stream = whole(one.get("queueid")), whole(one.get("streamid"))  # the null stream, 0, may be in several queues
-        where = Stream(_agent(one.get("agentid")), stream or queue, f"stream {stream}" if stream else f"queue {queue}")
-        rows.add_work(start_ns, end_ns, where, shape, launch=launch)
+        queue, stream = whole(one.get("queueid")), whole(one["streamid"]) if one.get("streamid") else -1
+        shape = Shape(one["kernelname"] or "unknown kernel", blocks, sizes(threads), whole(one.get("vgprcount")), shared, queue)
+        rows.add_work(start_ns, end_ns, Stream(_agent(one.get("agentid")), stream, "", queue), shape, launch=launch)
     elif "direction" in one:
         direction = one["direction"]
         agent = one.get("sourceagentid") if direction.upper().endswith("HOST") else one.get("destinationagentid")
-        rows.add_work(start_ns, end_ns, Stream(_agent(agent), 0, "copies"), Shape(direction), COPY, 0, launch)
+        stream = whole(one["streamid"]) if one.get("streamid") else -1
+        rows.add_work(start_ns, end_ns, Stream(_agent(agent), stream, ""), Shape(direction), COPY, 0, launch)
     else:
         kind = ANNOTATION if "MARKER" in one.get("domain", "") else HOST
         rows.add_on_host(start_ns, end_ns, f"thread {whole(one.get('threadid'))}", one.get("function", ""), kind, launch)
@@ -118,7 +125,11 @@ def _agent(told: str | None) -> int:
 
 def _is_head(line: list[str]) -> bool:
     keys = [_key(name) for name in line]
-    return ("start" in keys and ("duration" in keys or "dur" in keys)) or {"starttimestamp", "endtimestamp"} <= {*keys}
+    return (
+        ("start" in keys and ("duration" in keys or "dur" in keys))
+        or {"starttimestamp", "endtimestamp"} <= {*keys}
+        or {"beginns", "endns"} <= {*keys}
+    )
 
 
 def _key(name: str) -> str:

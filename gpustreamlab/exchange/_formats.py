@@ -66,6 +66,8 @@ _FRAME = re.compile(rb"\n([\x80-\xff]{0,9}[\0-\x7f])")  # Tag and size of a pack
 _LOOK_BYTES = 1 << 16
 _LONGEST_FRAME = 11
 
+# A plane of XLA's, with its number and name; a packet of Perfetto's begins alike.
+_XPLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12./(?:host|device):", re.DOTALL)
 _ROCPD = re.compile(rb"create (?:table|view)[^(]{0,20}rocpd_", re.IGNORECASE)
 _BEGINS = {b"PAR1": "parquet", b"\xff\xff\xff\xff": "spool", b"SQLite format 3\0": "nsys"}
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
@@ -91,6 +93,8 @@ _FOREIGN = {
     "Nsight Systems: nsys profile --trace=cuda,nvtx",
     b"Time (%),": _SUMS,
     b'"Name","Calls","TotalDurationNs"': _SUMS,
+    b'"Index","KernelName"': "a table of rocprof without times. Record with: rocprof --timestamp on, or "
+    "rocprofv3 --kernel-trace --output-format csv",
     b"start_ns,": _TABLE,
     b'"start_ns",': _TABLE,
 }
@@ -122,7 +126,7 @@ def find_format(path: str | PathLike[str]) -> str:
     if found is not None:
         return found
     looks = _EXECUTION if name.endswith(".et") else _looks_like(head)
-    if ".xplane.pb" in name:  # begins as Perfetto's files do
+    if ".xplane.pb" in name or _XPLANE.match(head):
         return "xplane"
     if _load("gpustreamlab.exchange._csv_tables:is_table")(head):
         return "csv"

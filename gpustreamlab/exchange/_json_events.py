@@ -75,6 +75,7 @@ _Facts = TypeVar("_Facts", bound=msgspec.Struct)
 
 def guess_writer(head: bytes) -> str:
     """Return the format of JSON by its beginning, unpacked; a megabyte is enough."""
+    head = head.removeprefix(BYTE_ORDER_MARK)
     if b'"rocprofiler-sdk-tool"' in head[:256]:
         return "rocm"
     if _OF_NSYS.match(head):

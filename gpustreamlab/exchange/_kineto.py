@@ -18,6 +18,7 @@ from os import PathLike
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab.analysis import with_waits_for_ranks
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange._frame import (
     ANNOTATION,
@@ -63,6 +64,7 @@ _SM_NUMBERS = {
 _STREAM_ROW = re.compile(r"^stream \d+\s*$")  # How PyTorch's profiler names the rows of streams
 _THREAD_NAME = re.compile(r"^thread (\d+) \((.+)\)$")
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
+_OTHER_CALL = re.compile(r"(?:hip|acl(?:rt|nn)?|ur|ze)[A-Z]")  # Of other makers than NVIDIA
 _THREADS_GRID = "hipExtModuleLaunchKernel"  # Tells its grid in threads, not in blocks. Source: the HIP API
 _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 
@@ -150,7 +152,7 @@ class _Maker:
                 "profiler_ns": told.profiler_ns,
             },
         )
-        trace = _with_collectives(frame.trace(), told.collectives)
+        trace = with_waits_for_ranks(_with_collectives(frame.trace(), told.collectives))
         if self._is_known:
             return trace
         return replace(trace, metadata=replace(trace.metadata, clock_error_ns=0, host_error_ns=0, kernel_error_ns=0))
@@ -339,7 +341,8 @@ class _Maker:
         if self._has_pairs and told.unsaid_count:
             facts.append(f"{told.unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
         if self._lacks_waits() and (row_count < self._wait_calls or not row_count):
-            advice = "" if row_count or not self._is_known else "; the profiler tells it with enable_cuda_sync_events=True"
+            can_tell = self._is_known and not row_count and not any(map(_OTHER_CALL.match, told.names.known))
+            advice = "; the profiler tells it with enable_cuda_sync_events=True" if can_tell else ""
             facts.append(wait_note(row_count, self._wait_calls, advice))
         return facts
 

@@ -27,6 +27,7 @@ CATEGORIES: Mapping[str, tuple[str, SpanKind]] = {
     **dict.fromkeys(("gpu_memcpy", "memcpy"), (WORK, SpanKind.COPY)),
     **dict.fromkeys(("gpu_memset", "memset"), (WORK, SpanKind.FILL)),
     **dict.fromkeys(("cuda_runtime", "cuda_driver", "runtime", "xpu_runtime", "xpu_driver"), (CALL, SpanKind.HOST)),
+    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver", "mtia_runtime"), (CALL, SpanKind.HOST)),  # of others
     **dict.fromkeys(("user_annotation", "cpu_op", "operator"), (RANGE, SpanKind.ANNOTATION)),
     "cuda_sync": (WAIT, SpanKind.HOST),
     **dict.fromkeys(("gpu_user_annotation", "trace"), (SAID, SpanKind.ANNOTATION)),

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from gpustreamlab._util.host import require_room
+from gpustreamlab.exchange._formats import BYTE_ORDER_MARK
 from gpustreamlab.exchange._frame import Columns
 from gpustreamlab.exchange._nsys_report import NO_NUMBER, Report
 
@@ -35,6 +36,7 @@ _NAMES |= {"Timestamp": "start", "Type": "eventType", "TextId": "textId", "Domai
 """How other exports call columns, where that differs."""
 _CALLS = (0, 1, 13)  # Classes of calls: runtime, driver, EGL; others are of the system. Source: ENUM_NSYS_EVENT_CLASS
 _SEVERITY = {"Warning": 2, "Error": 3}
+_LOOK_BYTES = 4_096
 _WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 
 
@@ -60,7 +62,7 @@ def is_lines(path: str | PathLike[str]) -> bool:
     if not Path(path).is_file():
         return False
     with Path(path).open("rb") as file:
-        return file.read(1) == b"{"
+        return file.read(_LOOK_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"{"
 
 
 class Lines(Report):
@@ -78,7 +80,7 @@ class Lines(Report):
         with Path(path).open("rb") as file:
             for line in file:
                 try:
-                    self._take(decode(line))
+                    self._take(decode(line.removeprefix(BYTE_ORDER_MARK)))
                 except _WRONG:
                     self.damaged_count += bool(line.strip())
         super().__init__(str(path), {table: [*names, "text", "value"] for table, names in columns.items()})

@@ -314,7 +314,7 @@ class Places:
     """What a report tells of cards, contexts and streams."""
 
     def __init__(self, report: Report) -> None:
-        gpus = report.facts("TARGET_INFO_GPU", ["id", "cuDevice", *_GPU_COLUMNS.values()])
+        gpus = report.facts("TARGET_INFO_GPU", ["id", "cuDevice", "uuid", *_GPU_COLUMNS.values()])
         self._gpus = {_whole(told, "id"): told for told in gpus}
         self._by_cuda = {_whole(told, "cuDevice"): _whole(told, "id") for told in gpus if "cuDevice" in told}
         self._by_process = {
@@ -345,6 +345,7 @@ class Places:
         return Device(
             name=cut_text(str(found["name"] or f"GPU {gpu}")),
             ordinal=gpu,
+            uuid=cut_text(str(told.get("uuid") or "")),
             sm_count=min(of["sms"], _MOST_SMS),
             compute_capability=(of["major"], of["minor"]),
             memory_bytes=of["memory"],

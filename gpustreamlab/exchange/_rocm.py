@@ -7,6 +7,7 @@ rocmProfileData for RPD. A grid there counts threads, not blocks. Times are ns s
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
@@ -20,7 +21,7 @@ from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL, Columns, reading
 from gpustreamlab.exchange._nsys_report import NO_NUMBER, Report, open_report
-from gpustreamlab.exchange._rows import Rows, Shape, Stream, kind_of, sizes, whole
+from gpustreamlab.exchange._rows import NULL_STREAM, Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import Device, SMLimits, Trace
 from gpustreamlab.recorder import RowFinder, cut_text
 
@@ -28,6 +29,7 @@ ROCM_BACKEND = "rocm"
 _AGAIN = "Record with: rocprofv3 --sys-trace --output-format rocpd -- python run.py"
 _GPU = 2  # Type of an agent that is a GPU. Source: rocprofiler-sdk, ``rocprofiler_agent_type_t``
 _LONGEST_NAME = 1_000
+_WAITS = re.compile(r"StreamWait|GraphLaunch")  # Calls by which streams come to wait for each other
 _SQLITE = b"SQLite format 3\0"
 _THREE = tuple("xyz")
 _AGENT = ("id", "type", "type_index", "product_name", "extdata")
@@ -45,10 +47,38 @@ def read_rocm(path: str | PathLike[str]) -> Trace:
         with Path(path).open("rb") as file:
             is_database = file.read(len(_SQLITE)) == _SQLITE
         if not is_database:
-            return _Json(path).trace()
-        with open_report(path) as report:
-            reader = _Rocpd(report) if any(name.startswith("rocpd_kernel_dispatch") for name in report.tables) else _Rpd(report)
-        return reader.rows.trace(path, reader.source, _AGAIN, backend=ROCM_BACKEND, cards=reader.cards)
+            reader: _Rocpd | _Rpd | _Json = _Json(path)
+        else:
+            with open_report(path) as report:
+                is_rocpd = any(name.startswith("rocpd_kernel_dispatch") for name in report.tables)
+                reader = _Rocpd(report) if is_rocpd else _Rpd(report)
+        rows = reader.rows
+        name_streams(rows)
+        # Where calls of HIP are recorded, all of them are.
+        has_waits = not any(name.startswith("hip") for name in rows.names.known) or any(map(_WAITS.search, rows.names.known))
+        return rows.trace(path, reader.source, _AGAIN, backend=ROCM_BACKEND, cards=reader.cards, has_waits=has_waits)
+
+
+def name_streams(rows: Rows) -> None:
+    """Let all work of one HIP stream be one lane. Where no stream is told but the null one, hardware queues are streams.
+
+    As many as they are, then: what was launched without HIP has the null stream's number, too.
+    """
+    told = [*rows.streams.known]
+    has_streams = any(one.number > 0 for one in told)
+    queues = {(one.device, one.queue) for one in told if one.queue >= 0}
+    many = {device for device, _ in queues if sum(other == device for other, _ in queues) > 1}
+
+    def named(one: Stream) -> Stream:
+        if one.number >= 0 and (has_streams or one.device not in many):
+            return Stream(one.device, one.number, f"{one.name}stream {one.number}" if one.number else _null(one.name))
+        return Stream(one.device, max(one.queue, 0), f"{one.name}queue {one.queue}" if one.queue >= 0 else f"{one.name}copies")
+
+    rows.change_streams(named)
+
+
+def _null(where: str) -> str:
+    return NULL_STREAM + (f" of {where.strip()}" if where else "")
 
 
 class _Rocpd:
@@ -77,19 +107,17 @@ class _Rocpd:
 
     def _dispatches(self, launch: Mapping[int, int], where: str) -> None:
         names = self._texts("info_kernel_symbol", "kernel_name") | self._texts("info_kernel_symbol", "display_name")
-        rows = [*self._rows("kernel_dispatch", _DISPATCH)]
-        self._by_stream = len({row[4] for row in rows}) > 1
-        for start, end, agent, queue, stream, kernel, event, shared, *six in rows:
+        for start, end, agent, queue, stream, kernel, event, shared, *six in self._rows("kernel_dispatch", _DISPATCH):
             blocks, threads = _blocks(six[3:], six[:3]), sizes(six[:3])
-            shape = Shape(names.get(kernel, "unknown kernel"), blocks, threads, shared_bytes=whole(shared))
+            name = names.get(kernel, "unknown kernel")
+            shape = Shape(name, blocks, threads, shared_bytes=whole(shared), queue=max(queue, -1))
             self.rows.add_work(start, end, self._stream(agent, queue, stream, where), shape, launch=launch.get(event, 0))
 
     def _copies(self, launch: Mapping[int, int], where: str) -> None:
         for start, end, target, source, queue, stream, name, event, size in self._rows("memory_copy", _COPIES):
             agent = target if self._agents.get(target, {}).get("type") == "GPU" else source
-            lane = self._stream(agent, queue, stream, where, of_copies=True)
             shape = Shape(self._strings.get(name, "memcpy"))
-            self.rows.add_work(start, end, lane, shape, COPY, size, launch.get(event, 0))
+            self.rows.add_work(start, end, self._stream(agent, queue, stream, where), shape, COPY, size, launch.get(event, 0))
 
     def _regions(self, launch: Mapping[int, int], where: str) -> None:
         threads = {number: tid for number, tid in self._rows("info_thread", "id tid")}  # noqa: C416 - rows are no pairs to mypy
@@ -99,12 +127,8 @@ class _Rocpd:
             called = f"{where}thread {threads.get(thread, thread)}"
             self.rows.add_on_host(start, end, called, self._strings.get(name, "unknown call"), kind, launch.get(event, 0))
 
-    def _stream(self, agent: int, queue: int, stream: int, where: str, *, of_copies: bool = False) -> Stream:
-        """Return the HIP stream of work where there are several, else its queue."""
-        device = _number(self._agents.get(agent, {}), "type_index")
-        if self._by_stream and stream >= 0:
-            return Stream(device, stream, f"{where}stream {stream}")
-        return Stream(device, max(queue, 0), f"{where}copies" if of_copies else f"{where}queue {max(queue, 0)}")
+    def _stream(self, agent: int, queue: int, stream: int, where: str) -> Stream:
+        return Stream(_number(self._agents.get(agent, {}), "type_index"), max(stream, -1), where, max(queue, -1))
 
     def _texts(self, table: str, column: str) -> dict[int, str]:
         texts = self._report.texts(f"rocpd_{table}{self._suffix}", column, _LONGEST_NAME)
@@ -144,7 +168,7 @@ class _Rpd:
             sort_name = strings.get(sort) or ""
             kind = kind_of(sort_name)
             shape = Shape(strings.get(name) or sort_name or "unknown kernel" if kind == KERNEL else sort_name)
-            stream = Stream(max(gpu, 0), max(queue, 0), f"queue {max(queue, 0)}")
+            stream = Stream(max(gpu, 0), -1, "", max(queue, 0))
             self.rows.add_work(start, end, stream, shape, kind, launch=launch.get(number, 0))
         for number, _, thread, start, end, name in rows("rocpd_api", "id pid tid start end apiName_id"):
             self.rows.add_on_host(start, end, f"thread {thread}", strings.get(name) or "unknown call", launch=number)
@@ -153,33 +177,28 @@ class _Rpd:
 class _Json:
     """JSON of rocprofv3, which is read as a whole."""
 
+    source = "AMD's rocprofv3"
+
     def __init__(self, path: str | PathLike[str]) -> None:
-        self._path, self._rows = path, Rows()
+        self.rows, self.cards = Rows(), dict[int, Device]()
         require_room(Path(path).stat().st_size * 6, repr(str(path)))
         told = msgspec.json.decode(Path(path).read_bytes())
         tools = told.get("rocprofiler-sdk-tool") if isinstance(told, dict) else None
         if not isinstance(tools, list):
             raise TraceFileError(f"{str(path)!r} is no JSON of AMD's rocprofv3: it lacks 'rocprofiler-sdk-tool'. {_AGAIN}")
-        self._cards: dict[int, Device] = {}
         for place, tool in enumerate(tools):
             self._read(_map(tool), place << 40, f"process {place} " if len(tools) > 1 else "")
-
-    def trace(self) -> Trace:
-        """Return the trace."""
-        return self._rows.trace(self._path, "AMD's rocprofv3", _AGAIN, backend=ROCM_BACKEND, cards=self._cards)
 
     def _read(self, tool: _Row, shift: int, where: str) -> None:
         gpus = [one for one in map(_map, _list(tool.get("agents"))) if one.get("type") == _GPU]
         self._ordinals = {_handle(one.get("id")): place for place, one in enumerate(gpus)}
-        self._cards |= {place: _card(place, one) for place, one in enumerate(gpus)}
+        self.cards |= {place: _card(place, one) for place, one in enumerate(gpus)}
         names = {_number(one, "kernel_id"): one for one in map(_map, _list(tool.get("kernel_symbols")))}
         strings = _map(tool.get("strings"))
         self._kinds = [_map(one) for one in _list(strings.get("buffer_records"))]
         texts = {_number(one, "key"): str(one.get("value")) for one in map(_map, _list(strings.get("marker_api")))}
         records = {name: [_map(one) for one in _list(rows)] for name, rows in _map(tool.get("buffer_records")).items()}
-        dispatches = records.pop("kernel_dispatch", [])
-        self._by_stream = len({_handle(one.get("stream_id")) for one in dispatches}) > 1
-        for one in dispatches:
+        for one in records.pop("kernel_dispatch", []):
             info = _map(one.get("dispatch_info"))
             threads, grid = ([_map(info.get(size)).get(axis) for axis in _THREE] for size in ("workgroup_size", "grid_size"))
             symbol = names.get(_number(info, "kernel_id"), {})
@@ -189,13 +208,14 @@ class _Json:
                 _blocks(grid, threads),
                 sizes(threads),
                 shared_bytes=_number(info, "group_segment_size"),
+                queue=_id(info.get("queue_id")),
             )
-            stream = self._stream(info.get("agent_id"), info.get("queue_id"), one.get("stream_id"), where)
-            self._rows.add_work(*_times(one), stream, shape, launch=_launch(one, shift))
+            stream = Stream(self._device(info.get("agent_id")), _id(one.get("stream_id")), where, shape.queue)
+            self.rows.add_work(*_times(one), stream, shape, launch=_launch(one, shift))
         for one in records.pop("memory_copy", []):
             agent = one.get("dst_agent_id") if _handle(one.get("dst_agent_id")) in self._ordinals else one.get("src_agent_id")
-            stream = self._stream(agent, None, one.get("stream_id"), where)
-            self._rows.add_work(*_times(one), stream, Shape(self._operation(one)), COPY, one.get("bytes"), _launch(one, shift))
+            stream = Stream(self._device(agent), _id(one.get("stream_id")), where)
+            self.rows.add_work(*_times(one), stream, Shape(self._operation(one)), COPY, one.get("bytes"), _launch(one, shift))
         for name, rows in records.items():
             self._on_host(name, rows, texts, shift, where)
 
@@ -203,12 +223,12 @@ class _Json:
         is_marker = "marker" in name
         for one in rows:
             if not (is_marker or name.endswith("_api")):
-                self._rows.left_out[f"of {cut_text(name, 40)}"] += 1
+                self.rows.left_out[f"of {cut_text(name, 40)}"] += 1
                 continue
             told = texts.get(_number(_map(one.get("correlation_id")), "internal")) if is_marker else None
             kind = ANNOTATION if is_marker else HOST
             thread = f"{where}thread {whole(one.get('thread_id'))}"
-            self._rows.add_on_host(*_times(one), thread, told or self._operation(one), kind, _launch(one, shift))
+            self.rows.add_on_host(*_times(one), thread, told or self._operation(one), kind, _launch(one, shift))
 
     def _operation(self, record: _Row) -> str:
         """Return what a record is of: kinds and operations are numbers of the tables in strings."""
@@ -216,11 +236,8 @@ class _Json:
         known = _list(self._kinds[kind].get("operations")) if type(kind) is int and 0 <= kind < len(self._kinds) else []
         return str(known[operation]) if type(operation) is int and 0 <= operation < len(known) else "unknown call"
 
-    def _stream(self, agent: object, queue: object, stream: object, where: str) -> Stream:
-        device = self._ordinals.get(_handle(agent), 0)
-        if self._by_stream and stream is not None:
-            return Stream(device, _handle(stream), f"{where}stream {_handle(stream)}")
-        return Stream(device, _handle(queue), f"{where}queue {_handle(queue)}" if queue is not None else f"{where}copies")
+    def _device(self, agent: object) -> int:
+        return self._ordinals.get(_handle(agent), 0)
 
 
 def _tuples(columns: Columns) -> Iterator[tuple[int, ...]]:
@@ -261,6 +278,11 @@ def _launch(record: _Row, shift: int) -> int:
 
 def _handle(told: object) -> int:
     return whole(told.get("handle")) if isinstance(told, dict) else whole(told)
+
+
+def _id(told: object) -> int:
+    """Return the number of a queue or stream; -1 where it is not told."""
+    return -1 if told is None else _handle(told)
 
 
 def _number(told: Mapping[str, Any], name: str) -> int:

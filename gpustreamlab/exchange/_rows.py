@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from gpustreamlab.model import Device, Lane, Trace, WorkDetail
 from gpustreamlab.recorder import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import LaneKind
 
+NULL_STREAM = "default stream"  # How the lane of one begins that blocking streams wait for
 LARGEST = 1 << 61  # Later times, and larger numbers, are none
 _WAY = re.compile(
     r"(?:^|cpy|copy)[ _(]?(H(?:OST)?|D(?:EVICE)?)[_-]?(?:TO|2)[_-]?(H(?:OST)?|D(?:EVICE)?)(?![a-z])", re.IGNORECASE
@@ -47,6 +48,7 @@ class Stream(NamedTuple):
     device: int
     number: int
     name: str
+    queue: int = -1  # The hardware queue of what is no stream yet, see `Rows.change_streams`
 
 
 class Shape(NamedTuple):
@@ -57,6 +59,7 @@ class Shape(NamedTuple):
     block: tuple[int, int, int] = (0, 0, 0)
     registers: int = 0
     shared_bytes: int = 0
+    queue: int = -1  # Which hardware queue it came through
 
     def detail(self) -> WorkDetail:
         """Return it as a trace has it."""
@@ -66,6 +69,7 @@ class Shape(NamedTuple):
             block=self.block,
             registers=self.registers,
             static_shared_bytes=self.shared_bytes,
+            channel=self.queue,
         )
 
 
@@ -78,6 +82,7 @@ class Rows:
         self.left_out = Counter[str]()
         self.refused_count = 0
         self._work, self._on_host = array("q"), array("q")
+        self._stream_of: list[int] | None = None  # Of each stream that was told what it is of those that are known now
 
     def add_work(
         self, start_ns: Any, end_ns: Any, stream: Stream, shape: Shape, kind: int = KERNEL, size_bytes: Any = 0, launch: Any = 0
@@ -91,6 +96,11 @@ class Rows:
         """Take a call or a range of a thread."""
         if self._is_sound(start_ns, end_ns):
             self._on_host.extend((start_ns, end_ns, self.threads[thread], kind, self.names[name], whole(launch)))
+
+    def change_streams(self, change: Callable[[Stream], Stream]) -> None:
+        """Call streams otherwise, as all of them are known; those that are then the same are one lane."""
+        told, self.streams = [*self.streams.known], Codes(Stream._make)
+        self._stream_of = [self.streams[change(one)] for one in told]
 
     def _is_sound(self, start_ns: Any, end_ns: Any) -> bool:
         is_sound = type(start_ns) is int is type(end_ns) and (start_ns or end_ns) and -LARGEST < start_ns <= end_ns < LARGEST
@@ -106,8 +116,12 @@ class Rows:
         backend: str,
         cards: Mapping[int, Device] | None = None,
         missing: Sequence[str] = (),
+        has_waits: bool = True,
     ) -> Trace:
-        """Return the trace; raise `TraceFileError`, with what to record again, where there is nothing in it."""
+        """Return the trace; raise `TraceFileError`, with what to record again, where there is nothing in it.
+
+        Without waits no stream can have waited for another.
+        """
         work, on_host = _columns(self._work, _WORK), _columns(self._on_host, _ON_HOST)
         counts = len(work["start_ns"]), len(on_host["start_ns"])
         refused = f"; {self.refused_count:,} refused, as their times make no sense" if self.refused_count else ""
@@ -127,7 +141,8 @@ class Rows:
         devices = {lane.device: (cards or {}).get(lane.device) or unknown_device(lane.device) for lane in lanes}
         unknown = ", ".join(f"GPU {one}" for one in sorted({one.device for one in self.streams}) if not devices[one].sm_count)
         facts = [*missing, *launch_note(call), *([card_note(unknown)] if unknown else [])]
-        facts += ["Whether streams waited for events is not told."] * (len(self.streams.known) > 1)
+        waits_told = len(self.streams.known) < 2 or not has_waits
+        facts += [] if waits_told else ["Whether streams waited for events is not told."]
         return Frame(
             backend=backend,
             source=source,
@@ -140,7 +155,7 @@ class Rows:
             devices=devices,
             imported=used + f" of {sum(counts) + self.refused_count:,} rows{not_read(self.left_out)}{refused}",
             missing=facts,
-            facts={"waits_told": len(self.streams.known) < 2},
+            facts={"waits_told": waits_told},
         ).trace()
 
     def _lanes(self, work: Columns, cards: Mapping[int, Device]) -> list[Lane]:
@@ -149,14 +164,25 @@ class Rows:
         order = sorted(range(len(streams)), key=streams.__getitem__)
         place = np.zeros(len(order), np.int64)
         place[order] = np.arange(len(order))
-        work["lane"] = place[work.pop("stream")]
+        told = work.pop("stream")
+        work["lane"] = place[told if self._stream_of is None else np.array(self._stream_of, np.int64)[told]]
         has_many = len({one.device for one in streams}) > 1
         lanes, taken = list[Lane](), Counter[str]()
         for number in order:
             one = streams[number]
             card = cards.get(one.device)
-            name = own_name(cut_text(f"GPU {one.device} {one.name}" if has_many else one.name), taken)
-            lanes.append(Lane(name=name, device=one.device, stream=one.number, sm_count=card.sm_count if card else 0))
+            is_null = one.name.startswith(NULL_STREAM)
+            where = f"{one.name} of GPU {one.device}" if is_null else f"GPU {one.device} {one.name}"
+            lanes.append(
+                Lane(
+                    name=own_name(cut_text(where if has_many else one.name), taken),
+                    device=one.device,
+                    stream=one.number,
+                    sm_count=card.sm_count if card else 0,
+                    outside=is_null,
+                    is_blocking=True if is_null else None,
+                )
+            )
         return [*lanes, *(Lane(name=own_name(f"host: {name}", taken), kind=LaneKind.HOST) for name in self.threads.known)]
 
 

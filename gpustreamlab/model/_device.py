@@ -59,6 +59,8 @@ class Device(Told):
     """The CUDA device number; in a trace of several hosts a number of its own."""
     host: str = ""
     """Name of the machine that it is in, where a trace is of several processes; else empty."""
+    uuid: str = ""
+    """What tells it from all other cards; empty where unknown."""
     sm_count: Count
     """Number of streaming multiprocessors (SMs) of the card; 0 where unknown."""
     compute_capability: tuple[Count, Count] = (0, 0)

@@ -42,6 +42,7 @@ def merge(
             replace(trace, lanes=tuple(replace(lane, process=number) for lane in trace.lanes))
             for trace, number in zip(traces, processes, strict=True)
         ]
+    traces = _with_own_cards(traces)
     placing = _place(traces, clocks, ahead_ns)
     ahead_ns = placing.ahead_ns
     lanes, lane_code = _join_lanes(traces)
@@ -120,6 +121,43 @@ def merge(
         ),
     )
     return _in_order(whole, np.repeat(np.arange(len(parts)), [len(trace) for trace in traces]))
+
+
+def _with_own_cards(traces: Sequence[_T]) -> list[_T]:
+    """Return traces in which a number is of one card: what is another one, by name or UUID, gets the next free number."""
+    cards, found = dict[int, Device](), []
+    used = {card.ordinal for trace in traces for card in trace.devices}
+    for trace in traces:
+        moved = dict[int, int]()
+        for card in trace.devices:
+            same = (one for one, known in cards.items() if known.ordinal == card.ordinal and _may_be(known, card))
+            other = card.ordinal if card.ordinal not in cards else max(used) + 1
+            number = moved[card.ordinal] = next(same, other)
+            used.add(number)
+            if number not in cards or _is_unnamed(cards[number]):
+                cards[number] = card
+        found.append(_renumbered(trace, moved))
+    return found
+
+
+def _is_unnamed(card: Device) -> bool:
+    return not card.sm_count and card.name in {"", "unknown device", f"GPU {card.ordinal}"}
+
+
+def _may_be(one: Device, other: Device) -> bool:
+    """Tell whether two records may be of one card; of what has no name nothing speaks against it."""
+    if one.uuid and other.uuid:
+        return one.uuid == other.uuid
+    return one.name == other.name or _is_unnamed(one) or _is_unnamed(other)
+
+
+def _renumbered(trace: _T, moved: Mapping[int, int]) -> _T:
+    if all(old == new for old, new in moved.items()):
+        return trace
+    is_host, meta = LaneKind.HOST, trace.metadata
+    lanes = [one if one.kind is is_host else replace(one, device=moved.get(one.device, one.device)) for one in trace.lanes]
+    first, *rest = (replace(one, ordinal=moved.get(one.ordinal, one.ordinal)) for one in (meta.device, *meta.devices))
+    return replace(trace, lanes=tuple(lanes), metadata=replace(meta, device=first, devices=tuple(rest)))
 
 
 def shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:

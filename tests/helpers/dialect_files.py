@@ -191,34 +191,66 @@ def rpd(path):
     return path
 
 
-def rocprofv3_json():
-    """Return JSON of rocprofv3: a kernel, a copy, a call and a marker."""
-    handle, size = (lambda number: {"handle": number}), (lambda x: {"x": x, "y": 1, "z": 1})
-    kinds = [{"kind": "NONE", "operations": []}, {"kind": "HIP_API", "operations": ["hipLaunchKernel"]}]
+def _handle(number):
+    return {"handle": number}
+
+
+def _record(kind, operation, start, end, internal, **more):
+    found = {"kind": kind, "operation": operation, "start_timestamp": start, "end_timestamp": end, "thread_id": 77}
+    return found | {"correlation_id": {"internal": internal, "external": 0}} | more
+
+
+def _tool(**records):
+    """Return JSON of rocprofv3 with such records, of a machine with a card of AMD, its agent 9."""
+    kinds = [{"kind": "NONE", "operations": []}, {"kind": "HIP_API", "operations": ["hipLaunchKernel", "hipStreamWaitEvent"]}]
     kinds += [{"kind": "MEMORY_COPY", "operations": ["MEMORY_COPY_NONE", "MEMORY_COPY_DEVICE_TO_HOST"]}]
-
-    def record(kind, operation, start, end, internal, **more):
-        found = {"kind": kind, "operation": operation, "start_timestamp": start, "end_timestamp": end, "thread_id": 77}
-        return found | {"correlation_id": {"internal": internal, "external": 0}} | more
-
-    info = {"agent_id": handle(9), "queue_id": handle(1), "kernel_id": 5, "group_segment_size": 512}
-    info |= {"workgroup_size": size(256), "grid_size": size(1000)}
     tool = {
         "agents": [
-            {"id": handle(8), "type": 1, "name": "EPYC"},
-            {"id": handle(9), "type": 2, "product_name": "MI300X"} | AGENT,
+            {"id": _handle(8), "type": 1, "name": "EPYC"},
+            {"id": _handle(9), "type": 2, "product_name": "MI300X"} | AGENT,
         ],
         "kernel_symbols": [{"kernel_id": 5, "formatted_kernel_name": "saxpy(float*)"}],
         "strings": {"buffer_records": kinds, "marker_api": [{"key": 3, "value": "step"}]},
-        "buffer_records": {
-            "kernel_dispatch": [record(9, 1, 3000, 5000, 1, dispatch_info=info)],
-            "memory_copy": [record(2, 1, 6000, 7000, 2, src_agent_id=handle(9), dst_agent_id=handle(8), bytes=64)],
-            "hip_api": [record(1, 0, 1000, 1500, 1)],
-            "marker_api": [record(7, 1, 900, 8000, 3)],
-            "scratch_memory": [record(7, 1, 900, 8000, 3)],
-        },
+        "buffer_records": records,
     }
     return json.dumps({"rocprofiler-sdk-tool": [tool]}).encode()
+
+
+def _dispatch(threads, queue):
+    size = [{"x": x, "y": 1, "z": 1} for x in (256, threads)]
+    info = {"agent_id": _handle(9), "queue_id": _handle(queue), "kernel_id": 5, "group_segment_size": 512}
+    return info | {"workgroup_size": size[0], "grid_size": size[1]}
+
+
+def rocprofv3_json():
+    """Return JSON of rocprofv3: a kernel, a copy, a call and a marker."""
+    return _tool(
+        kernel_dispatch=[_record(9, 1, 3000, 5000, 1, dispatch_info=_dispatch(1000, 1))],
+        memory_copy=[_record(2, 1, 6000, 7000, 2, src_agent_id=_handle(9), dst_agent_id=_handle(8), bytes=64)],
+        hip_api=[_record(1, 0, 1000, 1500, 1)],
+        marker_api=[_record(7, 1, 900, 8000, 3)],
+        scratch_memory=[_record(7, 1, 900, 8000, 3)],
+    )
+
+
+def hip_in_turn(streams, queues, *, call=0, count=12, copies=()):
+    """Return JSON of rocprofv3: small kernels, launched early, that ran one after the other on HIP streams and HSA queues.
+
+    Before each of them is a call of HIP: 0 for its launch alone, 1 for a stream that waits for an event first; copies are of
+    streams.
+    """
+    kernels, calls = [], []
+    for turn in range(count):
+        at, more = 2_000_000 + turn * 303_000, {"stream_id": _handle(streams[turn % len(streams)])}
+        info = _dispatch(2048, queues[turn % len(queues)])
+        kernels.append(_record(9, 1, at, at + 300_000, turn + 1, dispatch_info=info, **more))
+        calls += [_record(1, 1, 998_000 + turn * 6_000, 999_000 + turn * 6_000, 1_000 + turn)] * call
+        calls.append(_record(1, 0, 1_000_000 + turn * 6_000, 1_004_000 + turn * 6_000, turn + 1))
+    copied = [
+        _record(2, 1, at, at + 9, 90, src_agent_id=_handle(9), dst_agent_id=_handle(8), bytes=64, stream_id=_handle(stream))
+        for at, stream in enumerate(copies, 9_000_000)
+    ]
+    return _tool(kernel_dispatch=kernels, memory_copy=copied, hip_api=calls)
 
 
 # As nsys stats --report cuda_gpu_trace --format csv of 2024 writes it to the screen; kinds of memory are words.

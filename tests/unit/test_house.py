@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_150, 9),
     "adapters": (1_000, 4),
-    "analysis": (14_600, 38),
+    "analysis": (14_600, 39),
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
     "backends/cuda/cupti": (4_540, 15),
@@ -20,7 +20,7 @@ CEILINGS = {
     "draw": (5_430, 15),
     "exchange": (6_030, 23),
     "memory": (1_710, 6),
-    "model": (2_990, 9),
+    "model": (3_010, 9),
     "notebook": (3_020, 11),
     "programs": (4_120, 9),
     "recorder": (5_250, 12),

@@ -10,6 +10,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab import Trace
 from gpustreamlab.errors import OptionError
+from gpustreamlab.typing import Cause
 
 RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -135,3 +136,60 @@ def test_of_two_ranks_that_took_turns_in_coming_10_ms_late_each_is_named_in_its_
     assert found.groups == ("rank 0", "rank 1")
     assert reduced.last.tolist() == [0, 1, 0, 1, 0, 1]
     assert (abs(reduced.late_ns[1:] - 10_000_000) < 150_000).all()  # the first sleep also waited for the code to be loaded
+
+
+def late_rank(rank, *, seq, group, bwd_ms=(1_000, 2_500), turns=8):
+    """Events of a rank whose all-reduce begins behind its own backward pass, and ends on all ranks 200 us behind the last."""
+    events = []
+    for turn in range(turns):
+        at, own, last = turn * 3_000, bwd_ms[rank], max(bwd_ms)
+        numbers = 2 * turn + 1, 2 * turn + 2
+        for number, early in zip(numbers, (1, 2), strict=True):
+            told = {"correlation": number}
+            events.append(
+                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + early, "dur": 1, "pid": 9, "tid": 9}
+                | {"args": told}
+            )
+        grid = {"grid": [5_000, 1, 1], "block": [256, 1, 1]}
+        events.append(kernel(rank, at + 10, own, numbers[0], name="bwd", group=None, stream=7, **grid))
+        number = turn if seq else None
+        events.append(kernel(rank, at + 15 + own, last - own + 200, numbers[1], group=group, seq=number, grid=[24, 1, 1]))
+    return events
+
+
+@pytest.mark.parametrize(("seq", "group", "sure"), [(True, "0", "proved"), (False, "0", "proved"), (False, None, "likely")])
+def test_an_all_reduce_that_waited_for_the_last_rank_says_so_in_a_part_of_one_rank(seq, group, sure, tmp_path):
+    trace = ranks_of(tmp_path, [late_rank(rank, seq=seq, group=group) for rank in range(2)])
+    found = trace.stragglers()
+    (name,) = (one for one in found.names if one.is_collective)
+    assert set(name.last.tolist()) == {1}
+    assert set(name.late_ns.tolist()) == {1_500_000}
+    (waited,) = (one for one in trace.where(device=0).explain().findings if one.code is Cause.OTHER_RANK)
+    assert (waited.certainty, waited.waited_ns, waited.piece_count) == (sure, 8 * 1_500_000, 8)
+    assert "1.50 ms longer than on the last rank" in waited.text
+    assert Cause.OTHER_RANK not in {one.code for one in trace.where(device=1).explain().findings}
+
+
+def test_a_collective_behind_other_work_waits_for_what_that_made_and_not_for_sms(tmp_path):
+    trace = ranks_of(tmp_path, [late_rank(0, seq=False, group=None, bwd_ms=(1_000,))])
+    assert (Cause.EVENT_WAIT, "likely") in {(one.code, one.certainty) for one in trace.explain().findings}
+    assert Cause.GRID_FILLS_DEVICE not in {one.code for one in trace.explain().findings}
+
+
+def test_of_one_rank_a_collective_that_took_longer_than_its_shortest_may_have_waited(tmp_path):
+    events = late_rank(0, seq=False, group=None, bwd_ms=(1_000,))
+    events[3]["dur"] = 900
+    (waited,) = (one for one in ranks_of(tmp_path, [events]).explain().findings if one.code is Cause.OTHER_RANK)
+    assert (waited.certainty, waited.waited_ns) == ("likely", 700_000)
+    assert "700 µs longer than its shortest" in waited.text
+
+
+def test_traces_of_ranks_that_are_merged_tell_who_waited():
+    def rank(number, lasts_ns):
+        trace = Trace.from_columns(start_ns=[900], end_ns=[900 + lasts_ns], stream=["s"], name=[RING], kind="kernel")
+        card = replace(trace.metadata.device, name=f"card {number}")
+        return replace(trace, metadata=replace(trace.metadata, device=card))
+
+    trace = gsl.merge([rank(0, 70), rank(1, 30)], ahead_ns=[0, 40], processes=[0, 1])
+    assert trace.extra["awaited_ns"].tolist() == [40, 0]
+    assert [lane.device for lane in trace.lanes] == [0, 1]

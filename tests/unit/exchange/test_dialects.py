@@ -217,7 +217,8 @@ def test_tables_of_csv_are_read_with_rows_in_any_order(tmp_path):
     assert {detail.grid for detail in trace.details} == {(64, 2, 1), (0, 0, 0)}
     assert trace.extra["size_bytes"].tolist() == [4000, 0]
     rocm = gsl.load_trace(MADE["rocm csv"](tmp_path))
-    assert told(rocm) == [("queue 2", "saxpy", "kernel", 3000, 5000), ("stream 26", "sgemm", "kernel", 6000, 7000)]
+    assert told(rocm) == [("default stream", "saxpy", "kernel", 3000, 5000), ("stream 26", "sgemm", "kernel", 6000, 7000)]
+    assert [detail.channel for detail in rocm.details] == [17, 2]
     assert {detail.grid for detail in rocm.details} == {(4, 1, 1), (1, 1, 1)}
 
 
@@ -225,6 +226,32 @@ def test_copies_of_rocprofv3_are_copies_of_a_card(tmp_path):
     trace = gsl.load_trace(saved(files.ROCM_COPIES.encode())(tmp_path))
     assert told(trace) == [("copies", "memcpy HtoD", "copy", 100, 200), ("copies", "memcpy DtoH", "copy", 300, 400)]
     assert trace.lanes[0].device == 1
+
+
+def test_a_table_of_rocprof_is_read(tmp_path):
+    head = '"Index","KernelName","gpu-id","queue-id","grd","wgr","lds","BeginNs","EndNs","DurationNs"\n'
+    (tmp_path / "results.csv").write_text(head + '0,"saxpy(float*) [clone .kd]",2,3,262144,256,512,200,300,100\n')
+    trace = gsl.load_trace(tmp_path / "results.csv")
+    assert [row[1:] for row in told(trace)] == [("saxpy", "kernel", 200, 300)]
+    assert (trace.lanes[0].name, trace.lanes[0].device) == ("queue 3", 2)
+    assert (trace.details[0].grid, trace.details[0].block) == ((1024, 1, 1), (256, 1, 1))
+
+
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"\n \n", b"\xef\xbb\xbf\r\n"])
+def test_json_lines_may_begin_with_a_mark_or_blank_lines(before, tmp_path):
+    path = MADE["nsys lines"](tmp_path)
+    expected, content = told(gsl.load_trace(path)), path.read_bytes()
+    path.write_bytes(before + content)
+    assert (find_format(path), told(gsl.load_trace(path))) == ("nsys", expected)
+
+
+@pytest.mark.parametrize("name", ["run.pb", "run"])
+def test_an_xplane_file_is_known_by_any_name(name, tmp_path):
+    (tmp_path / name).write_bytes(files.xplane())
+    assert find_format(tmp_path / name) == "xplane"
+    assert len(device_work(gsl.load_trace(tmp_path / name))) == 2
+    (tmp_path / name).write_bytes(files.perfetto_of_amd())
+    assert find_format(tmp_path / name) == "perfetto"
 
 
 def test_a_memory_timeline_becomes_counters(tmp_path):
@@ -277,6 +304,7 @@ FOREIGN = {
     "ExecutionTrace of PyTorch": b'{\n  "schema": "1.0.1", "pid": 563677, "time": "2023-07-14", "nodes": []}',
     "sums of nsys": b"Time (%),Total Time (ns),Instances,Avg (ns),Name\n90.0,5,1,5,gemm\n",
     "sums of nsys or rocprofv3": b'"Name","Calls","TotalDurationNs","AverageNs"\n"hipFree",12,1994421,166201.7\n',
+    "rocprof": b'"Index","KernelName","gpu-id","queue-id","grd","wgr"\n0,"k",1,0,64,64\n',
     "speedscope": b'{"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}',
     "proton": b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
     "trtexec": b'[\n { "count" : 10 }\n, { "name" : "conv1", "timeMs" : 3 }]',
