@@ -11,8 +11,10 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -364,16 +366,53 @@ def storm(tmp_path_factory):
     return build
 
 
-@pytest.mark.parametrize("flags", [("-DTHREADS=64",), ("-g", "-fsanitize=thread")], ids=["64 threads", "thread sanitizer"])
+ADDRESSES = "-fsanitize=address,undefined"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("-DTHREADS=64",), ("-g", "-fsanitize=thread"), ("-g", ADDRESSES, "-fno-sanitize-recover=all")],
+    ids=["64 threads", "thread sanitizer", "address sanitizer"],
+)
 @pytest.mark.parametrize("is_read_late", [False, True])
 def test_threads_write_at_once_and_every_call_is_read_once_or_counted(storm, flags, is_read_late):
     program = storm(*flags)
     if program is None:
         assert "-g" in flags, "it does not compile"
-        pytest.skip("no thread sanitizer is installed")
+        pytest.skip("no such sanitizer is installed")
     done = subprocess.run([program, *["late"] * is_read_late], capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stderr[-2_000:]
     seen, lost, wrong = map(int, done.stdout.split())
     assert (seen + lost, wrong) == (1_600_000, 0)
     if is_read_late:
         assert lost > 0
+
+
+TESTS_WITH = """
+import sys
+import pytest
+from gpustreamlab.backends.cuda.cupti import _buffers
+_buffers._FLAGS += ("-g", "-fno-sanitize-recover=all", sys.argv[1])
+plain = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+sys.exit(pytest.main([*plain, *sys.argv[2:]]))
+"""
+
+
+def test_calls_are_read_without_a_byte_out_of_place():
+    """The tests of accesses once more, with AddressSanitizer and UndefinedBehaviorSanitizer in what reads them."""
+    asked = [*_buffers._find_compiler(), "-print-file-name=libasan.so"]
+    runtime = Path(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
+    if not runtime.is_file():
+        pytest.skip("no such sanitizer is installed")
+    tests = Path(__file__).with_name("test_accesses.py")
+    done = subprocess.run(
+        [sys.executable, "-c", TESTS_WITH, ADDRESSES, str(tests)],
+        # What loads the library is not made for the sanitizer, which is brought in first; and Python leaks by design.
+        env=os.environ | {"LD_PRELOAD": str(runtime), "ASAN_OPTIONS": "detect_leaks=0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    assert " passed" in done.stdout

@@ -320,7 +320,7 @@ class AccessReader:
                 return True
         elif role is Role.WAIT and event in self._captured_events:
             origin = self._captured_events[event]
-            if origin in self._capturing:
+            if origin in self._captured:
                 self._capturing[stream] = origin
             return True
         elif role is Role.CLOSE_STREAM:

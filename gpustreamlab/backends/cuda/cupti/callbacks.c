@@ -987,7 +987,7 @@ static enum stop read_exact(struct reader *reader, const struct call *call, cons
 
 static void allocate(struct reader *reader, const struct call *call, int is_host)
 {
-    if (!call->object || !call->size)
+    if (!call->object || !call->size || call->object > ADDRESS || call->size > ADDRESS - call->object)
         return;
     forget_nowhere(reader);
     struct block block = {.start = call->object, .end = call->object + call->size, .number = *reader->numbers++};
