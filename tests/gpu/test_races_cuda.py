@@ -71,6 +71,10 @@ def test_what_cannot_be_seen_accuses_nobody_else(lab, at, program):
     assert not len(found), found
 
 
+def test_a_kernel_that_gets_pointers_in_memory_is_named(lab, at):
+    assert "add_through (1x)" in str(look(lab, at, races.writes_through_pointers_in_memory, False))
+
+
 def test_a_mistake_in_a_loop_is_one_finding_with_a_count(lab, at):
     (row,) = look(lab, at, races.uploads_over_a_batch_in_use, False).hazards
     assert row.hazard_count == 2

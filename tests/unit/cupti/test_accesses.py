@@ -69,6 +69,22 @@ def test_a_kernel_that_hides_what_it_writes_teaches_nothing(made, monkeypatch):
     assert rows[1][1:] == (0, 0, 0, "w", "unknown"), "it uses more than is known"
 
 
+def test_a_kernel_that_gets_memory_with_pointers_uses_more_than_is_known(made):
+    # GIVEN memory into which addresses were copied
+    made.reader.follow(is_on=True)
+    made.steps()
+    made.launch(9, A, C)
+    made.call("cuMemcpyHtoDAsync_v2", words=[1, 16], target=B + 64, size=16, flags=CallFlag.POINTERS)
+    first = made.launch(9, A, B)
+    made.copy(B, 1, 64)
+    second = made.launch(9, B, C)
+    made.copy(B, 1, SIZE)
+    made.launch(9, A, B)
+    # WHEN, THEN: until it is written whole
+    assert [row[0] for row in made.read() if not row[1]] == [first, second]
+    assert [step.hides for step in made.steps() if step.name == "kernel 9"] == [False, True, True, False]
+
+
 def test_a_spin_that_is_given_no_memory_is_known_to_touch_nothing(made, monkeypatch):
     # GIVEN the one of workloads.spin, one of another name, and one of a user that is called spin
     names = {8: SPIN_NAME, 7: "spin"}

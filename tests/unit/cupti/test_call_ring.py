@@ -219,6 +219,23 @@ def test_a_word_where_the_reader_found_no_memory_comes_no_more_until_some_is_mad
     assert functions.launch("one", [ctypes.addressof(value)])[1] == [(POINTER, 0)]
 
 
+@pytest.mark.parametrize("name", ["cuMemcpyHtoDAsync_v2", "cuMemcpyAsync", "cuMemcpyDtoDAsync_v2"])
+@pytest.mark.parametrize(
+    ("words", "is_one"), [((7, POINTER), True), ((7, POINTER + (1 << 40)), False), ((7, 1 << 60), False), ((0,) * 600, False)]
+)
+def test_addresses_among_the_few_words_that_a_copy_takes_from_the_host_are_seen(at_the_end, name, words, is_one):
+    buffers = ActivityBuffers(buffer_bytes=64)
+    buffers.begin_calls(SimpleNamespace())
+    buffers.set_shape(NUMBERS[name], name)
+    buffers.tell_memory(POINTER, 8)
+    data = struct.pack(f"<{len(words)}Q", *words)
+    source = at_the_end(data)
+    for address, size in ((source, len(data)), (source, 8 * PAGE), (8, len(data)), (source, 4)):
+        follow(buffers, 1, NUMBERS[name], parameters=(ctypes.c_uint64 * 4)(64, address, size, 0))
+    calls, _, _ = buffers.take_calls()
+    assert [bool(flags & CallFlag.POINTERS) for flags in calls["flags"]] == [is_one and "DtoD" not in name, False, False, False]
+
+
 STORM = r"""
 #include "callbacks.c"
 #include <stdio.h>
