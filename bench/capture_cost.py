@@ -4,7 +4,7 @@ Each program runs in a fresh process for each tool and round, the tools of a rou
 on, as often recorded, as often after the tool is closed. Figures are medians over the rounds of what a process took, as
 multiples of what it took with nothing on. Reading is timed apart, with 100,000 kernels at once.
 
-    python -m bench.capture_cost --json bench/results/capture_cost.json [--rounds 5] [--only "by torch"]
+    python -m bench.capture_cost --json bench/results/capture_cost.json [--rounds 5] [--only hazards --only reading]
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from bench._common import report
@@ -31,36 +30,36 @@ LIMIT_S = 120.0
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="programs whose names hold this")
-    options, rest = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
-    rows = []
+    parser.add_argument("--only", action="append", default=[], help="run the parts that have this in their program or tool")
+    options, rest = parser.parse_known_args(argv)
+    parts = [part for part in PARTS if not options.only or any(word in " ".join(part) for word in options.only)]
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {part: [] for part in parts}
     # Its server has imported all that takes long, so that a process is there at once, and fresh.
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["torch", "cupy", "transformers", "gpustreamlab"])
     with ProcessPoolExecutor(1, mp_context=processes, max_tasks_per_child=1) as pool:
-        for program in (name for name in PROGRAMS if options.only in name):
-            found: dict[str, list[dict[str, float]]] = {tool: [] for tool in TOOLS}
-            for _ in range(options.rounds):
-                for tool, times in found.items():
-                    times.append(pool.submit(measure, program, tool).result(LIMIT_S))
-            for tool, times in found.items():
-                row = {
-                    "program": program,
-                    "tool": tool,
-                    "off ms": round(statistics.median(one["off"] for one in times) * 1e3, 3),
-                }
-                for when in ("recorded", "closed"):
-                    row[when] = round(statistics.median(one[when] / one["off"] for one in times), 3)
-                    row[f"{when}, least"] = round(min(one[when] for one in times) / min(one["off"] for one in times), 3)
-                print(row, flush=True)
-                rows.append(row)
-        if options.only in "reading":
-            rows.append(pool.submit(_reading).result(LIMIT_S))
+        for _ in range(options.rounds):
+            for part, times in found.items():
+                times.append(pool.submit(measure, *part).result(LIMIT_S))
+                print(*part, times[-1], flush=True)
+    rows = [times[0] if program == READING else _row(program, tool, times) for (program, tool), times in found.items()]
     report(f"Programs while recorded and afterwards, as multiples of alone (medians of {options.rounds} processes)", rows, rest)
 
 
-def measure(program: str, tool: str) -> dict[str, float]:
+def _row(program: str, tool: str, times: list[dict[str, float]]) -> dict[str, Any]:
+    """Return medians over processes; and, as a host may be busy, the least of one as a multiple of the least of the other."""
+    row: dict[str, Any] = {"program": program, "tool": tool}
+    row["off ms"] = round(statistics.median(one["off"] for one in times) * 1e3, 3)
+    for when in ("recorded", "closed"):
+        row[when] = round(statistics.median(one[when] / one["off"] for one in times), 3)
+        row[f"{when}, least"] = round(min(one[when] for one in times) / min(one["off"] for one in times), 3)
+    return row
+
+
+def measure(program: str, tool: str) -> dict[str, Any]:
     """Return how long a program takes alone, recorded and afterwards, in seconds, in this process."""
+    if program == READING:
+        return _reading()
     run = PROGRAMS[program]()
     run(), run()
     found = {"off": _median(run)}
@@ -157,9 +156,10 @@ def replayed_decode() -> Callable[[], None]:
 
 def training() -> Callable[[], None]:
     import torch
-    from torchvision.models import resnet50
 
-    model = resnet50(num_classes=10).cuda().train()
+    from bench._resnet import resnet50
+
+    model = resnet50(10).cuda().train()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
     images, labels = torch.randn(32, 3, 224, 224, device="cuda"), torch.randint(0, 10, (32,), device="cuda")
 
@@ -189,11 +189,11 @@ def many_streams() -> Callable[[], None]:
 
 
 PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {
-    "20,000 launches by torch": torch_launches,
-    "20,000 launches by CuPy": cupy_launches,
-    "GPT-2 decodes 32 tokens": decode,
+    (BY_TORCH := "20,000 launches by torch"): torch_launches,
+    (BY_CUPY := "20,000 launches by CuPy"): cupy_launches,
+    (DECODING := "GPT-2 decodes 32 tokens"): decode,
     "GPT-2 replayed as a CUDA graph": replayed_decode,
-    "ResNet-50, 5 steps": training,
+    (TRAINING := "ResNet-50, 5 steps"): training,
     "32 streams of long kernels": many_streams,
 }
 
@@ -220,18 +220,10 @@ def floor() -> Iterator[None]:
 
 
 @contextmanager
-def ours() -> Iterator[None]:
+def ours(hazards: str = "off") -> Iterator[None]:
     from gpustreamlab import Session
 
-    with Session("cuda", capture="kernels", ring_size=4_000_000):
-        yield
-
-
-@contextmanager
-def with_hazards() -> Iterator[None]:
-    from gpustreamlab import Session
-
-    with Session("cuda", capture="kernels", hazards="report", ring_size=4_000_000):
+    with Session("cuda", capture="kernels", ring_size=4_000_000, hazards=hazards):
         yield
 
 
@@ -243,13 +235,17 @@ def profiler() -> Iterator[None]:
         yield
 
 
-TOOLS = {
-    "nothing": nullcontext,
+TOOLS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "floor: kernel records alone": floor,
-    "gpustreamlab": ours,
-    "gpustreamlab, hazards": with_hazards,
+    (OURS := "gpustreamlab"): ours,
     "torch.profiler": profiler,
+    (HAZARDS := "gpustreamlab, hazards"): lambda: ours("report"),
+    (NOTHING := "nothing"): nullcontext,
 }
+WHERE = {HAZARDS: {BY_TORCH, BY_CUPY, DECODING, TRAINING}, NOTHING: {BY_TORCH, TRAINING}}
+"""The programs that a tool is measured with; the others with all."""
+READING = "reading"
+PARTS = [(program, tool) for program in PROGRAMS for tool in TOOLS if program in WHERE.get(tool, PROGRAMS)] + [(READING, OURS)]
 
 
 def _reading() -> dict[str, Any]:

@@ -251,6 +251,8 @@ class Step(NamedTuple):
     """Whether reads and writes are told by the call, and not learned."""
     is_ordered: bool = False
     """Whether memory goes back behind the work of the stream."""
+    hides: bool = False
+    """Whether it uses more memory than is known, as where pointers lie in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from gpustreamlab.backends import Step, StepKind
 from gpustreamlab.typing import AccessCertainty
 
 KEPT_EVENTS = 65_536  # Events of which it is known what they stand for; the oldest make room
+KEPT_HIDING = 20  # Functions that are named as using memory that is not seen
 _LEGACY = 0
 
 
@@ -25,6 +26,7 @@ class OutsideWork:
     def __init__(self, name_stream: Callable[[int], str], card: int, beside: Callable[[], Iterable[OutsideWork]]) -> None:
         self.search = HazardSearch(str, clock=lambda: self._now_ns, card=card)
         """What was found."""
+        self._hiding: dict[str, int] = {}  # How often functions were launched that use more memory than is seen
         self._name_stream = name_stream
         self._now_ns = 0
         self._pieces: dict[int, Piece] = {}
@@ -64,6 +66,17 @@ class OutsideWork:
             places = (_NUMBERS.sub("#", side.place) for side in (row.first, row.second))
             alike.setdefault((row.kind, row.first.lane, row.second.lane, *places), []).append(row)
         return [(self._describe(rows[0], sum(row.count for row in rows)), rows[0].host_ns) for rows in alike.values()]
+
+    def unseen(self) -> Iterator[str]:
+        """Say of which work not all memory is seen."""
+        if self._hiding:
+            names = ", ".join(f"{name} ({count:,}x)" for name, count in self._hiding.items())
+            yield f"Of these not all memory is seen, as where pointers lie in memory: {names}. A race there goes unfound."
+
+    def clear(self) -> None:
+        """Forget what was found so far; what is known of memory and of the order stays."""
+        self.search.clear()
+        self._hiding.clear()
 
     def note_watched(self, start: int) -> None:
         """Note where memory of a watched array begins."""
@@ -135,6 +148,8 @@ class OutsideWork:
 
     def _work(self, step: Step, place: str) -> None:
         lane = self._lane(step)
+        if step.hides and (step.name in self._hiding or len(self._hiding) < KEPT_HIDING):
+            self._hiding[step.name] = self._hiding.get(step.name, 0) + 1
         reads: list[Touch] = []
         writes: list[Touch] = []
         for buffer, begin, end, is_write in step.touches:

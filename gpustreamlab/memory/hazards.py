@@ -216,7 +216,7 @@ class AccessWatch:
         with self.lock:
             self._search.clear()
             if self._outside is not None:
-                self._outside.search.clear()
+                self._outside.clear()
             self.wait_count = 0
 
     def close(self) -> None:
@@ -450,6 +450,8 @@ class AccessWatch:
             yield f"Arrays of lab.xp are watched, and what is found is kept until lab.clear(); {others}."
             if self._outside is not None and not self._recorder.kernels.tells_steps:
                 yield "The driver's calls are not followed, so only arrays of lab.xp were watched: see print(lab)."
+            if self._outside is not None:
+                yield from self._outside.unseen()
             yield (
                 "What the host reads and writes is not seen: call stream.synchronize() before the host fills page-locked "
                 "memory that a copy reads, or reads what get(blocking=False) writes."

@@ -8,190 +8,12 @@ from gpustreamlab.backends.cuda.cupti import _clients
 from gpustreamlab.typing import HazardMode
 
 torch = pytest.importorskip("torch")
-
-SIZE = 1 << 20
-PARTS = r"""
-extern "C" __global__ void add_to_part(float* x, long long first, long long n) {
-    long long i = first + blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < first + n) x[i] += 1;
-}
-"""
+from tests.helpers import race_programs as races  # noqa: E402 - it needs torch
+from tests.helpers.race_programs import random_ones  # noqa: E402
 
 
-class Place:
-    """Streams of torch and CuPy, and what programs need."""
-
-    def __init__(self):
-        self.s, self.t = torch.cuda.Stream(), torch.cuda.Stream()
-        self.c, self.d = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
-        self.pinned = torch.ones(SIZE).pin_memory()
-        self.add_to_part = cupy.RawKernel(PARTS, "add_to_part")
-
-    @property
-    def main(self):
-        return torch.cuda.current_stream()
-
-    def on(self, stream):
-        return torch.cuda.stream(stream)
-
-
-def random_ones(*shape, dtype=torch.float32):
-    return torch.randn(*(shape or (SIZE,)), device="cuda", dtype=dtype)
-
-
-def reads_on_a_side_stream(at, is_right):
-    x = random_ones() * 2
-    if is_right:
-        at.s.wait_stream(at.main)
-    with at.on(at.s):
-        y = x + 1
-    x.record_stream(at.s)
-    return x, y
-
-
-def changes_in_place(at, is_right):
-    x = random_ones()
-    at.s.wait_stream(at.main)
-    with at.on(at.s):
-        x.add_(1)
-    if is_right:
-        at.main.wait_stream(at.s)
-    return x, x * 3
-
-
-def frees_too_early(at, is_right):
-    x = random_ones()
-    at.s.wait_stream(at.main)
-    with at.on(at.s):
-        y = x * 2
-    if is_right:
-        x.record_stream(at.s)
-    del x
-    return y, random_ones()
-
-
-def uploads_ahead(at, is_right):
-    with at.on(at.s):
-        x = at.pinned.to("cuda", non_blocking=True)
-    if is_right:
-        at.main.wait_event(at.s.record_event())
-    x.record_stream(at.main)
-    return x, x + 1
-
-
-def downloads_too_early(at, is_right):
-    x = random_ones()
-    host = torch.empty(SIZE, pin_memory=True)
-    y = x * 2
-    with at.on(at.s):
-        if is_right:
-            at.s.wait_stream(torch.cuda.default_stream())
-        host.copy_(y, non_blocking=True)
-    y.record_stream(at.s)
-    return x, y, host
-
-
-def multiplies_on_tensor_cores(at, is_right):
-    x = random_ones(2_048, 2_048, dtype=torch.bfloat16)
-    at.s.wait_stream(at.main)
-    with at.on(at.s):
-        y = x @ x
-    if is_right:
-        at.s.synchronize()
-    with at.on(at.t):
-        z = y + 1
-    return x, y, z
-
-
-def replays_a_graph(at, is_right):
-    x = random_ones()
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        y = x * 2
-    torch.cuda.synchronize()
-    with at.on(at.s):
-        graph.replay()
-    if is_right:
-        at.main.wait_stream(at.s)
-    return x, graph, y, y + 1
-
-
-def works_in_cupy(at, is_right):
-    x = cupy.zeros(SIZE, cupy.float32)
-    cupy.cuda.Device().synchronize()
-    with at.c:
-        y = x + 1
-    if is_right:
-        at.d.wait_event(at.c.record())
-    with at.d:
-        y *= 2
-    return x, y
-
-
-def goes_from_cupy_to_torch(at, is_right):
-    x = cupy.zeros(SIZE, cupy.float32)
-    cupy.cuda.Device().synchronize()
-    with at.c:
-        y = x + 1
-    if is_right:
-        at.c.synchronize()
-    with at.on(at.s):
-        z = torch.as_tensor(y, device="cuda") * 2
-    return x, y, z
-
-
-PROGRAMS = (
-    reads_on_a_side_stream,
-    changes_in_place,
-    frees_too_early,
-    uploads_ahead,
-    downloads_too_early,
-    multiplies_on_tensor_cores,
-    replays_a_graph,
-    works_in_cupy,
-    goes_from_cupy_to_torch,
-)
-
-
-def halves_by_addresses(at):
-    x = random_ones()
-    for stream, half in zip((at.s, at.t), x.chunk(2), strict=True):
-        stream.wait_stream(at.main)
-        with at.on(stream):
-            half.mul_(2)
-    at.main.wait_stream(at.s)
-    at.main.wait_stream(at.t)
-    return x, x.sum()
-
-
-def halves_by_numbers(at):
-    x = cupy.zeros(SIZE, cupy.float32)
-    cupy.cuda.Device().synchronize()
-    for place, stream in enumerate((at.c, at.d)):
-        with stream:
-            at.add_to_part((SIZE // 512,), (256,), (x, cupy.int64(place * SIZE // 2), cupy.int64(SIZE // 2)))
-    return (x,)
-
-
-def two_that_read(at):
-    x = random_ones()
-    found = [x]
-    for stream in (at.s, at.t):
-        stream.wait_stream(at.main)
-        with at.on(stream):
-            found.append(x * 2)
-    return found
-
-
-def a_blocking_stream_beside_the_default_one(at):
-    stream, x = cupy.cuda.Stream(), cupy.zeros(SIZE, cupy.float32)
-    with stream:
-        y = x + 1
-    return x, y, y + 2, stream
-
-
-CLEAN = (halves_by_addresses, halves_by_numbers, two_that_read, a_blocking_stream_beside_the_default_one)
+def name_of(program):
+    return program.__name__
 
 
 @pytest.fixture(scope="module")
@@ -202,33 +24,60 @@ def lab():
 
 @pytest.fixture
 def at(lab):
-    place = Place()
+    place = races.Place()
     random_ones()
     torch.cuda.synchronize()
     lab.memory.hazards()
     lab.clear()
-    return place
+    yield place
+    place.close()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("is_right", [True, False])
-def test_a_program_is_accused_where_it_is_wrong_and_only_there(lab, at, program, is_right):
-    kept = program(at, is_right)
+def look(lab, at, program, *options):
+    """Run a program; return what is told of it, with streams called as here."""
+    s, t, c, d = at.s, at.t, at.c, at.d  # noqa: F841 - the names that are looked for
+    kept = program(at, *options)
     found = lab.memory.hazards()
     torch.cuda.synchronize()
+    del kept
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's own modules
+@pytest.mark.parametrize("program", races.RACES, ids=name_of)
+def test_a_missing_order_is_found_between_the_right_pair_of_work(lab, at, program):
+    kind, *streams = races.RACES[program]
+    found = look(lab, at, program, False)
     assert found.mode is HazardMode.REPORT
-    assert bool(len(found)) is not is_right, found
-    assert {hazard.first.stream for hazard in found.hazards}.isdisjoint(hazard.second.stream for hazard in found.hazards)
-    del kept
+    assert {(row.kind.value, row.first.stream, row.second.stream) for row in found.hazards} == {(kind, *streams)}, found
 
 
-@pytest.mark.parametrize("program", CLEAN)
-def test_a_correct_program_is_not_accused(lab, at, program):
-    kept = program(at)
-    found = lab.memory.hazards()
-    torch.cuda.synchronize()
+@pytest.mark.filterwarnings("ignore")  # of torch's own modules
+@pytest.mark.parametrize("program", [*races.RACES, *races.UNFOUND], ids=name_of)
+def test_with_that_order_nothing_is_accused(lab, at, program):
+    found = look(lab, at, program, True)
     assert not len(found), found
-    del kept
+
+
+@pytest.mark.parametrize("program", races.CLEAN, ids=name_of)
+def test_a_correct_program_is_not_accused(lab, at, program):
+    found = look(lab, at, program)
+    assert not len(found), found
+
+
+@pytest.mark.parametrize("program", races.UNFOUND, ids=name_of)
+def test_what_cannot_be_seen_accuses_nobody_else(lab, at, program):
+    found = look(lab, at, program, False)
+    assert not len(found), found
+
+
+def test_a_kernel_that_gets_pointers_in_memory_is_named(lab, at):
+    assert "add_through (1x)" in str(look(lab, at, races.writes_through_pointers_in_memory, False))
+
+
+def test_a_mistake_in_a_loop_is_one_finding_with_a_count(lab, at):
+    (row,) = look(lab, at, races.uploads_over_a_batch_in_use, False).hazards
+    assert row.hazard_count == 2
 
 
 def test_streams_and_tensors_are_called_as_in_the_program(lab, at):

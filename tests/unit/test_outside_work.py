@@ -87,6 +87,19 @@ def test_an_event_that_the_host_saw_reached_is_an_order(program):
     assert program.found() == []
 
 
+def test_work_of_which_not_all_memory_is_seen_is_named(program):
+    assert program.found() == []
+    assert [*program.watch.unseen()] == []
+    program.call("cuMemcpyHtoDAsync_v2", words=[1, 16], stream=LEFT, target=B, size=16, flags=CallFlag.POINTERS)
+    for _ in range(2):
+        program.read_into(9, B, C, LEFT)
+    program.found()
+    (told,) = program.watch.unseen()
+    assert "kernel 9 (2x)" in told
+    program.watch.clear()
+    assert [*program.watch.unseen()] == []
+
+
 def test_two_that_read_are_no_hazard_and_halves_are_none(program):
     program.read_into(9, A, B, LEFT)
     program.read_into(9, A, B + 2_048, RIGHT)

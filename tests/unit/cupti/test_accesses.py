@@ -9,7 +9,7 @@ import pytest
 from gpustreamlab.backends._activity import SPIN_NAME
 from gpustreamlab.backends.cuda.cupti._arguments import CallFlag
 from gpustreamlab.backends.cuda.cupti._blocks import BlockChange
-from tests.helpers.driver_calls import ROLES, DriverCalls
+from tests.helpers.driver_calls import NUMBERS, ROLES, DriverCalls, Role
 
 A, B, C = 0x7F00_0000_0000, 0x7F00_1000_0000, 0x7F00_2000_0000
 FAR = 0x0005_0000_0000
@@ -67,6 +67,22 @@ def test_a_kernel_that_hides_what_it_writes_teaches_nothing(made, monkeypatch):
     rows = made.read()
     assert [row[4:] for row in rows[-2:]] == [("w", "unknown")] * 2
     assert rows[1][1:] == (0, 0, 0, "w", "unknown"), "it uses more than is known"
+
+
+def test_a_kernel_that_gets_memory_with_pointers_uses_more_than_is_known(made):
+    # GIVEN memory into which addresses were copied
+    made.reader.follow(is_on=True)
+    made.steps()
+    made.launch(9, A, C)
+    made.call("cuMemcpyHtoDAsync_v2", words=[1, 16], target=B + 64, size=16, flags=CallFlag.POINTERS)
+    first = made.launch(9, A, B)
+    made.copy(B, 1, 64)
+    second = made.launch(9, B, C)
+    made.copy(B, 1, SIZE)
+    made.launch(9, A, B)
+    # WHEN, THEN: until it is written whole
+    assert [row[0] for row in made.read() if not row[1]] == [first, second]
+    assert [step.hides for step in made.steps() if step.name == "kernel 9"] == [False, True, True, False]
 
 
 def test_a_spin_that_is_given_no_memory_is_known_to_touch_nothing(made, monkeypatch):
@@ -210,6 +226,33 @@ def _random_calls(seed):
             words = (one, other + 8 * chance.randrange(200), chance.choice((0, one, other)))
             calls.launch(chance.choice((9, 10)), *words, stream=chance.choice((16, 32)), size=chance.randrange(3))
     return calls
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_calls_of_any_kind_in_any_order_give_accesses_within_their_memory(seed):
+    """What no driver does is read as well: callbacks.c trusts no call (see `test_call_ring.py`, under AddressSanitizer)."""
+    chance = random.Random(seed)
+    calls = DriverCalls()
+    calls.existing = [(C, SIZE, True)]
+    calls.reader.follow(is_on=bool(seed % 2))
+    places = [A + place * 256 for place in range(64)] + [C, C + SIZE - 1, 0, 8, FAR, (1 << 48) - 1]
+    for _ in range(20):
+        for name in chance.choices([*NUMBERS], k=40):
+            words = [chance.choice(places) | chance.randrange(1 << 13) << 48 for _ in range(chance.choice((0, 1, 2, 7, 512)))]
+            size = chance.choice((0, 1, 255, SIZE, (1 << 64) - 1))
+            flags = chance.choice((0, 0, CallFlag.FAILED, CallFlag.OPAQUE, CallFlag.PER_THREAD, CallFlag.BLOCKING))
+            is_copy = ROLES[NUMBERS[name]].role is Role.COPY
+            words = [chance.choice(places), size] if is_copy else words
+            calls.call(
+                name, words=words, stream=chance.choice((0, 1, 2, 16)), target=chance.choice(places), size=size, flags=flags
+            )
+        now_ns = calls.now_ns
+        calls.reader.add_changes(
+            BlockChange(now_ns - 30_000 + 10 * turn, chance.choice(places[:64]), chance.choice((0, 256, 700)), 16)
+            for turn in range(chance.randrange(9))
+        )
+        assert all(0 <= begin <= end for _, buffer, begin, end, *_ in calls.read() if buffer)
+        calls.steps()
 
 
 def _renumbered(rows):

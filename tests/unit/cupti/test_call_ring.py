@@ -11,8 +11,10 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -217,6 +219,23 @@ def test_a_word_where_the_reader_found_no_memory_comes_no_more_until_some_is_mad
     assert functions.launch("one", [ctypes.addressof(value)])[1] == [(POINTER, 0)]
 
 
+@pytest.mark.parametrize("name", ["cuMemcpyHtoDAsync_v2", "cuMemcpyAsync", "cuMemcpyDtoDAsync_v2"])
+@pytest.mark.parametrize(
+    ("words", "is_one"), [((7, POINTER), True), ((7, POINTER + (1 << 40)), False), ((7, 1 << 60), False), ((0,) * 600, False)]
+)
+def test_addresses_among_the_few_words_that_a_copy_takes_from_the_host_are_seen(at_the_end, name, words, is_one):
+    buffers = ActivityBuffers(buffer_bytes=64)
+    buffers.begin_calls(SimpleNamespace())
+    buffers.set_shape(NUMBERS[name], name)
+    buffers.tell_memory(POINTER, 8)
+    data = struct.pack(f"<{len(words)}Q", *words)
+    source = at_the_end(data)
+    for address, size in ((source, len(data)), (source, 8 * PAGE), (8, len(data)), (source, 4)):
+        follow(buffers, 1, NUMBERS[name], parameters=(ctypes.c_uint64 * 4)(64, address, size, 0))
+    calls, _, _ = buffers.take_calls()
+    assert [bool(flags & CallFlag.POINTERS) for flags in calls["flags"]] == [is_one and "DtoD" not in name, False, False, False]
+
+
 STORM = r"""
 #include "callbacks.c"
 #include <stdio.h>
@@ -364,16 +383,53 @@ def storm(tmp_path_factory):
     return build
 
 
-@pytest.mark.parametrize("flags", [("-DTHREADS=64",), ("-g", "-fsanitize=thread")], ids=["64 threads", "thread sanitizer"])
+ADDRESSES = "-fsanitize=address,undefined"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("-DTHREADS=64",), ("-g", "-fsanitize=thread"), ("-g", ADDRESSES, "-fno-sanitize-recover=all")],
+    ids=["64 threads", "thread sanitizer", "address sanitizer"],
+)
 @pytest.mark.parametrize("is_read_late", [False, True])
 def test_threads_write_at_once_and_every_call_is_read_once_or_counted(storm, flags, is_read_late):
     program = storm(*flags)
     if program is None:
         assert "-g" in flags, "it does not compile"
-        pytest.skip("no thread sanitizer is installed")
+        pytest.skip("no such sanitizer is installed")
     done = subprocess.run([program, *["late"] * is_read_late], capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stderr[-2_000:]
     seen, lost, wrong = map(int, done.stdout.split())
     assert (seen + lost, wrong) == (1_600_000, 0)
     if is_read_late:
         assert lost > 0
+
+
+TESTS_WITH = """
+import sys
+import pytest
+from gpustreamlab.backends.cuda.cupti import _buffers
+_buffers._FLAGS += ("-g", "-fno-sanitize-recover=all", sys.argv[1])
+plain = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+sys.exit(pytest.main([*plain, *sys.argv[2:]]))
+"""
+
+
+def test_calls_are_read_without_a_byte_out_of_place():
+    """The tests of accesses once more, with AddressSanitizer and UndefinedBehaviorSanitizer in what reads them."""
+    asked = [*_buffers._find_compiler(), "-print-file-name=libasan.so"]
+    runtime = Path(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
+    if not runtime.is_file():
+        pytest.skip("no such sanitizer is installed")
+    tests = Path(__file__).with_name("test_accesses.py")
+    done = subprocess.run(
+        [sys.executable, "-c", TESTS_WITH, ADDRESSES, str(tests)],
+        # What loads the library is not made for the sanitizer, which is brought in first; and Python leaks by design.
+        env=os.environ | {"LD_PRELOAD": str(runtime), "ASAN_OPTIONS": "detect_leaks=0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    assert " passed" in done.stdout

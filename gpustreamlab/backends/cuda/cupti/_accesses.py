@@ -49,8 +49,9 @@ _LEGACY, _PER_THREAD = 1, 2
 """Handles of default streams."""
 _HIDING = ("nccl", "nvshmem")
 """How functions begin that find what they write by pointers in device memory."""
-_SURELY_WRITES = 16
-"""Bit of an access that is known or learned to write, while steps are told or a graph is captured; it is taken off here."""
+_WRITES, _SURELY_WRITES = 1, 16
+"""Bits of an access: that it may write; that this is known or learned, while steps are told or a graph is captured, which is
+taken off here."""
 _CERTAINTY = 3 << CERTAINTY_SHIFT
 _FUNCTIONS = 1 << 16
 _PASSED = 255
@@ -94,6 +95,16 @@ class _Graph:
         found = {row[:3]: touch for row in self.rows for touch in _touches([row])}
         found |= {row[:3]: touch for row in self.rows for touch in _touches([row]) if touch.is_write}
         return (*found.values(),)
+
+    @cached_property
+    def hides(self) -> bool:
+        """Whether some node uses more memory than is known."""
+        return _hides(self.rows)
+
+
+def _hides(rows: Iterable[_Row]) -> bool:
+    """Tell whether accesses are not all that there are: further memory has the number 0."""
+    return any(not row[0] and row[3] & _WRITES for row in rows)
 
 
 def _touches(rows: Iterable[_Row]) -> tuple[StepTouch, ...]:
@@ -295,7 +306,7 @@ class AccessReader:
         self._state.opaque_count += not graph.is_known
         self._blocks.note_written({row[0] for row in graph.rows})
         if self._is_followed and call[7] not in self._capturing:
-            self._tell_work(call, "graph", graph.touches, is_known=False)
+            self._tell_work(call, "graph", graph.touches, is_known=False, hides=graph.hides)
 
     def _capture_work(self, batch: _Batch, at: int, rows: Int64Array) -> None:
         """Let work be a node, where it was captured: it is no work then."""
@@ -320,7 +331,7 @@ class AccessReader:
                 return True
         elif role is Role.WAIT and event in self._captured_events:
             origin = self._captured_events[event]
-            if origin in self._capturing:
+            if origin in self._captured:
                 self._capturing[stream] = origin
             return True
         elif role is Role.CLOSE_STREAM:
@@ -365,7 +376,7 @@ class AccessReader:
                     continue
                 seen.add(key)
                 name = self._names.get(call[8], "") if role is Role.LAUNCH else role.name.lower()
-                self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH)
+                self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH, hides=_hides(found))
                 if role is Role.COPY and not shape.stream:  # it is waited for
                     self.steps.append(self._step(StepKind.SEEN_STREAM, call))
             if end < len(batch.calls):  # what was done before a call that is to come
@@ -386,10 +397,10 @@ class AccessReader:
             else:
                 self._tell_block(StepKind.MADE if event["what"] == What.MADE else StepKind.GONE, event["block"], step)
 
-    def _tell_work(self, call: _Call, name: str, touches: tuple[StepTouch, ...], *, is_known: bool) -> None:
+    def _tell_work(self, call: _Call, name: str, touches: tuple[StepTouch, ...], *, is_known: bool, hides: bool) -> None:
         numbers, function = (0, 0) if is_known else (call[9], call[8])
         work = {"name": name, "touches": touches, "numbers": numbers, "is_known": is_known, "function": function}
-        self.steps.append(self._step(StepKind.WORK, call, **work))
+        self.steps.append(self._step(StepKind.WORK, call, hides=hides, **work))
 
     @staticmethod
     def _step(kind: StepKind, call: _Call, **more: Any) -> Step:

@@ -49,6 +49,8 @@ class CallFlag(IntFlag):
     """Its stream waits for the legacy default stream."""
     PER_THREAD = 16
     """The default stream is that of the thread."""
+    POINTERS = 32
+    """What is copied from the host has addresses of memory in it."""
 
 
 class Role(IntEnum):
@@ -167,6 +169,7 @@ SHAPES: dict[str, Shape] = {
 Batches of copies, launches on several devices at once and those of CUDA 1 are followed and not read: see `shape_of`.
 """
 
+_FROM_HOST = re.compile(r"cuMemcpy(HtoD)?(Async)?(_|$)")
 _PER_THREAD = re.compile(r"_pt[sd][sz]$")
 _CHANGES_GRAPH = re.compile(
     r"cuGraph(Exec\w*(SetParams|Update|Destroy)|Exec\w*SetParams|Destroy|Add\w+|\w*NodeSetParams)(_v\d)?"
@@ -194,7 +197,7 @@ class CShape(ctypes.Structure):
     """``struct shape`` of callbacks.c."""
 
     _fields_ = tuple(
-        (name, ctypes.c_uint8) for name in ("kind", "stream", "object", "size", "other", "scale", "per_thread", "unused")
+        (name, ctypes.c_uint8) for name in ("kind", "stream", "object", "size", "other", "scale", "per_thread", "from_host")
     )
 
 
@@ -203,7 +206,7 @@ def c_shape(name: str) -> CShape:
     shape = shape_of(name)
     if shape is None:
         return CShape()
-    return CShape(*shape[1:], int(_PER_THREAD.search(name) is not None), 0)
+    return CShape(*shape[1:], int(_PER_THREAD.search(name) is not None), int(_FROM_HOST.match(name) is not None))
 
 
 QUESTIONS = (

@@ -21,6 +21,7 @@ BLOCK = np.dtype(
     [
         *(("start", np.uint64), ("end", np.uint64), ("number", np.int64), ("born", np.int64), ("made_ns", np.int64)),
         *(("stream", np.uint64), ("flags", np.uint64), ("is_pool", np.uint64), ("written_by", np.uint64)),
+        ("has_pointers", np.uint64),
     ]
 )
 """An allocation, or what a library's pool gave out of one: ``struct block`` of callbacks.c."""

@@ -5,13 +5,16 @@
  * _buffers.py compiles this and calls it.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <time.h>
+#include <unistd.h>
 
 enum place { FREE, LENT, FULL, TAKEN };
 
@@ -181,7 +184,7 @@ struct call {
     uint64_t stream, object, size; /* what the call's shape says; of a launch the function, and what stands for its numbers */
 };
 
-enum flag { FAILED = 1, OPAQUE = 2, NON_BLOCKING = 4, BLOCKING = 8, PER_THREAD = 16 };
+enum flag { FAILED = 1, OPAQUE = 2, NON_BLOCKING = 4, BLOCKING = 8, PER_THREAD = 16, POINTERS = 32 };
 
 struct slot {
     _Atomic uint64_t ticket; /* which turn has been written, counted from 1; 0 where it holds words of the call before it */
@@ -200,7 +203,7 @@ static _Atomic uint64_t call_head, call_tail, calls_lost;
 enum kind { PLAIN, MADE, PLACED, PITCHED, ASKED, LAUNCH, LAUNCH_EX, COPY, COPY_2D, COPY_3D, FILL_2D, UNLOAD, DESTROY, NAMED };
 
 struct shape {
-    uint8_t kind, stream, object, size, other, scale, per_thread, unused;
+    uint8_t kind, stream, object, size, other, scale, per_thread, from_host;
 };
 
 enum { FUNCTIONS = 2048 };
@@ -506,6 +509,24 @@ static void read_end(const uint64_t *end, int dimensions, const uint64_t *length
     }
 }
 
+/* Whether there is an address of memory among the few words that a copy takes from the host. The system is asked for them, as the
+ * source may be no memory of the host after all.
+ */
+static int holds_addresses(uint64_t source, uint64_t bytes)
+{
+    uint64_t data[MOST_WORDS];
+    struct iovec here = {data, bytes / sizeof *data * sizeof *data}, there = {(void *)(uintptr_t)source, here.iov_len};
+    int code = errno;
+    if (!pages || !here.iov_len || bytes > sizeof data || process_vm_readv(getpid(), &here, 1, &there, 1, 0) < 0) {
+        errno = code;
+        return 0;
+    }
+    for (uint64_t i = 0; i < here.iov_len / sizeof *data; i++)
+        if (!(data[i] >> ADDRESS_BITS) && atomic_load_explicit(pages + (data[i] >> PAGE_BITS), memory_order_relaxed) == HELD)
+            return 1;
+    return 0;
+}
+
 static uint64_t at(const void *parameters, unsigned place)
 {
     return place && parameters ? ((const uint64_t *)parameters)[place - 1] : 0;
@@ -546,6 +567,8 @@ static void read_call(struct call *call, struct shape shape, const void *paramet
     case COPY:
         words[call->word_count++] = at(parameters, shape.other);
         words[call->word_count++] = call->size;
+        if (shape.from_host && holds_addresses(words[0], call->size))
+            call->flags |= POINTERS;
         break;
     case COPY_2D:
     case COPY_3D:
@@ -725,7 +748,7 @@ struct block {
     uint64_t start, end;
     int64_t number, born; /* how much work of which nothing is known there was before it, or WAS_WRITTEN */
     int64_t made_ns;      /* when the call that made it returned */
-    uint64_t stream, flags, is_pool, written_by;
+    uint64_t stream, flags, is_pool, written_by, has_pointers;
 };
 
 struct table { /* of blocks that do not overlap, by address */
@@ -915,7 +938,7 @@ static enum stop read_launch(struct reader *reader, const struct call *call, con
     struct function *function = find_function(reader, call->object, -1);
     struct block *found[MOST_WORDS];
     uint64_t word[MOST_WORDS], count = 0;
-    int is_opaque = (call->flags & OPAQUE) != 0, is_alone = 1;
+    int is_opaque = (call->flags & OPAQUE) != 0, is_alone = 1, hides = is_opaque;
     if (!function)
         return ASK_FUNCTION;
     for (uint64_t i = 0; i < call->word_count && count < MOST_WORDS; i++) {
@@ -928,7 +951,10 @@ static enum stop read_launch(struct reader *reader, const struct call *call, con
         write_row(reader, 0, 0, 0, reader->known); /* it is known to touch nothing */
         return DONE;
     }
-    if (!count || is_opaque || function->flags & HIDES)
+    hides |= (function->flags & HIDES) != 0;
+    for (uint64_t i = 0; i < count; i++)
+        hides |= found[i]->has_pointers != 0;
+    if (!count || hides)
         reader->opaque_count++; /* it may have written anything */
     for (uint64_t i = 0; i < count; i++) {
         is_alone &= found[i]->number == found[0]->number;
@@ -959,7 +985,7 @@ static enum stop read_launch(struct reader *reader, const struct call *call, con
         write_row(reader, block->number, address - block->start, block->end - block->start,
                   flags | (writes || !is_learned ? WRITES : 0) | (writes && reader->marks_writes ? SURELY_WRITES : 0));
     }
-    if (count && (is_opaque || function->flags & HIDES))
+    if (count && hides)
         write_row(reader, 0, 0, 0, WRITES | reader->unknown);
     return DONE;
 }
@@ -979,6 +1005,8 @@ static enum stop read_exact(struct reader *reader, const struct call *call, cons
         if (i == 0)
             block->born = WAS_WRITTEN;
         uint64_t end = size[i] < block->end - address[i] ? address[i] + size[i] : block->end;
+        if (i == 0 && (call->flags & POINTERS || (address[i] == block->start && end == block->end)))
+            block->has_pointers = call->flags & POINTERS;
         write_row(reader, block->number, address[i] - block->start, end - block->start,
                   block->flags | reader->known | (i ? 0 : reader->marks_writes ? WRITES | SURELY_WRITES : WRITES));
     }
@@ -987,7 +1015,7 @@ static enum stop read_exact(struct reader *reader, const struct call *call, cons
 
 static void allocate(struct reader *reader, const struct call *call, int is_host)
 {
-    if (!call->object || !call->size)
+    if (!call->object || !call->size || call->object > ADDRESS || call->size > ADDRESS - call->object)
         return;
     forget_nowhere(reader);
     struct block block = {.start = call->object, .end = call->object + call->size, .number = *reader->numbers++};
