@@ -183,9 +183,7 @@ def gpurecord_parser() -> MagicParser:
 
 def gpucapture_parser() -> MagicParser:
     """Return the parser of `%gpucapture`."""
-    parser = MagicParser(
-        "%gpucapture", "Choose how much is captured: named ranges, every kernel, the calls of the host. Alone it tells."
-    )
+    parser = MagicParser("%gpucapture", "Choose how much is captured: ranges, kernels, calls of the host. Alone it tells.")
     parser.add_argument(
         "tier",
         nargs="?",
