@@ -12,7 +12,7 @@ from gpustreamlab.streams.stream import Stream
 from gpustreamlab.tuning._corun import FEWEST_CALLS, Bencher, Corun, place_of, read_tasks
 from gpustreamlab.tuning._measure import Measurement, Task, check_count, check_task, name_of, opened_rig
 from gpustreamlab.tuning._sweep import Sweep, fit_times, measure_size, read_sizes, waves_of
-from gpustreamlab.tuning._tune import CONFIRMED, FEW_PLACES, Constraint, Search, Tuning, candidates, rank, read_objective
+from gpustreamlab.tuning._tune import CONFIRMED, FEW_PLACES, Constraint, Search, Tuning, candidates, read_objective
 from gpustreamlab.typing import SupportsCudaStream
 
 __all__ = ["Bench"]
@@ -233,7 +233,7 @@ class Bench(Group):
                 "lab.bench.tune(..., budget_s=60)."
             )
         return Tuning(
-            trials=tuple(sorted(search.trials.values(), key=lambda one: (not one.is_confirmed, *rank(one)))),
+            trials=tuple(search.ranked),
             objective=sought,
             constraint="" if limit is None else limit.text,
             candidate_count=count,

@@ -11,6 +11,7 @@ from traceback import walk_tb
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
 from IPython.display import display
@@ -36,7 +37,7 @@ from gpustreamlab.notebook.cells import (
     show_value,
     unregister,
 )
-from gpustreamlab.notebook.parsers import PARSERS
+from gpustreamlab.notebook.parsers import PARSERS, complete
 from gpustreamlab.programs import Plan
 from gpustreamlab.recorder.capture import Capture
 from gpustreamlab.session import Session
@@ -51,7 +52,7 @@ __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extensio
 
 
 _CELL_MAGICS = ("gpustream", "gpuprogram", "gpurecord")
-_ON_STREAMS = {"gpustream", "gpuprogram", "gpuexplain"}  # Magics that take names of streams
+_MAGIC = ("%gpu", "%%gpu", "gpu")  # How lines begin that are completed
 DEFAULT_STREAMS = 4  # Over how many streams `%gpulab start --auto` spreads cells
 DEFAULT_VARIABLE = "lab"  # The variable that `%gpulab start` puts the session into
 Lab: TypeAlias = Session | Node | Cluster  # What magics work on
@@ -223,7 +224,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         arguments = PARSERS["gputimeline"]().parse(line)
         if arguments is None:
             return None
-        timeline = self._find_lab().timeline(live=not (arguments.static or arguments.save))
+        lab = self._find_lab()
+        self._rest()
+        timeline = lab.timeline(live=not (arguments.static or arguments.save))
         if arguments.save is None:
             return timeline
         with _usage_errors():
@@ -249,6 +252,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments is None:
             return None
         lab, first = self._find_lab(), arguments.first
+        self._rest()
         with _usage_errors():
             if first and first.isdecimal():
                 trace = lab.trace
@@ -301,20 +305,26 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         """Record cells from now on."""
         self._cells.register()
 
-    def complete(self, event: Any) -> list[str]:
-        """Complete options, stream and partition names; called by IPython's completer."""
-        magic = event.line.lstrip().split(None, 1)[0].lstrip("%")
-        parser = PARSERS[magic]()
-        if event.symbol.startswith("-"):
-            return parser.options
+    @context_matcher()  # type: ignore[untyped-decorator]
+    def complete(self, context: CompletionContext) -> SimpleMatcherResult:
+        """Complete what a magic of ours takes next, and nothing of Python's beside it; called by IPython's completer."""
+        line = context.text_until_cursor
+        if not line.lstrip().startswith(_MAGIC):  # asked for at each key
+            return {"completions": []}
         sessions = self._open_sessions()
-        partitions = sorted({name for session in sessions if session.layout is not None for name in session.layout.names})
-        if magic == "gpupartition":
-            return [f"{name}=" for name in partitions] + parser.choices + parser.options
-        if magic == "gpustream" and event.line.split()[-2:].count("--partition"):
-            return partitions
-        names = {name for session in sessions for name in session.streams} if magic in _ON_STREAMS else set()
-        return sorted(names) + parser.choices + parser.options
+        clusters = [lab for lab in self._open_labs().values() if isinstance(lab, Cluster)]
+        names = {
+            "STREAM": sorted({name for session in sessions for name in session.streams}),
+            "PARTITION": sorted({part.name for session in sessions for part in session.layout or ()}),
+            "ENGINE": [name for cluster in clusters for name in ("all", *cluster.names)],
+        }
+        typed, found = complete(line, names)
+        return {
+            "completions": [SimpleCompletion(text=one, type="magic") for one in found],
+            "matched_fragment": typed,
+            "ordered": True,
+            "suppress": line.lstrip().startswith("%"),  # else it may be Python
+        }
 
     def _start(self, arguments: argparse.Namespace) -> Session:
         variable = arguments.variable or DEFAULT_VARIABLE
@@ -364,6 +374,11 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         labs = [*self._open_labs().values(), *([self._chosen] if _is_open(self._chosen) else [])]
         of_labs = [[lab] if isinstance(lab, Session) else lab for lab in labs if not isinstance(lab, Cluster)]
         return list(dict.fromkeys(session for sessions in of_labs for session in sessions))
+
+    def _rest(self) -> None:
+        """Let the work of cells before this one end where it is simulated, as on a GPU while nobody types."""
+        for session in self._open_sessions():
+            session._recorder.rest()  # noqa: SLF001 - of this package
 
     def _find_lab(self) -> Lab:
         """Return what `%gpulab` started or chose, what is in variable `lab`, or the only open session, node or cluster."""
@@ -564,13 +579,14 @@ def load_ipython_extension(shell: Any) -> None:
         shell.input_transformers_cleanup.append(transform)
     CellMarks(shell, open_sessions).register()
     magics.watch_cells()
-    for make in PARSERS.values():
-        shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=make().prog)
+    shell.Completer.custom_matchers.append(magics.complete)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics away again; what ``%unload_ext gpustreamlab`` calls."""
     unregister(shell, CellMarks, CellLog)
+    matchers = shell.Completer.custom_matchers
+    matchers[:] = [one for one in matchers if not isinstance(getattr(one, "__self__", None), GpuStreamMagics)]
     transformers = shell.input_transformers_cleanup
     transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
     for name in PARSERS:

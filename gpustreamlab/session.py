@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import Any, ClassVar, Never, Self, TypeVar
 
 from gpustreamlab._util.defences import ProcessBound
+from gpustreamlab._util.shell import tell_fallback
 from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.analysis import Explanation, Share, tagged_name
 from gpustreamlab.backends import Backend, choose_backend
@@ -31,7 +30,13 @@ from gpustreamlab.recorder.capture import Capture, CaptureControl, check_host, r
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
-from gpustreamlab.streams.life import SessionLife, facts_table, known_sessions, note_open, session_facts
+from gpustreamlab.streams.life import (
+    SessionLife,
+    close_session,
+    facts_table,
+    note_open,
+    session_facts,
+)
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
@@ -40,7 +45,6 @@ from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState,
 
 __all__ = ["Session"]
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -118,7 +122,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
             self._backend, self._owns_backend = choice.backend, choice.is_owned
             if self._owns_backend:
                 undoing.callback(self._backend.close)
-            _tell_once(choice.fallback_reason)
+            tell_fallback(choice.fallback_reason)
             self._fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size)
@@ -173,10 +177,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         return f"<Session: {', '.join(session_facts(self).values())}>"
 
     def _repr_html_(self) -> str:
-        # Why there is no GPU was said when the session started, and `gpustreamlab doctor` says it.
-        return facts_table(
-            session_facts(self), "There is no usable GPU: the simulated device is used." if self._fallback_reason else ""
-        )
+        return facts_table(session_facts(self))
 
     @property
     def state(self) -> SessionState:
@@ -578,39 +579,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         CloseError
             If parts failed; the session is closed all the same.
         """
-        failures = self._life.close(self._plan_close)
-        known_sessions.discard(self)  # also by the call behind one that was interrupted right here
-        if failures is None:
-            return
-        self._partitions.tell()
-        failures = self._recorder.loss_report.sift(failures)
-        if failures:
-            raise CloseError(failures)
-
-    def _plan_close(self) -> list[tuple[str, Callable[[], object]]]:
-        self._recorder.loss_report.is_closing = True
-        return [
-            ("selections", self._selections.close),
-            ("capture", lambda: self._captures.finish([one._drain for one in self._table.open_streams.values()])),  # noqa: SLF001
-            *((f"stream {stream.name!r}", stream.close) for stream in self._table.by_name.values()),
-            ("held objects", self._keeper.close),
-            ("trace", self._keep_trace),
-            *([] if self._spool is None else [("spool", self._spool.close)]),
-            ("live timelines", self._views.finish),
-            ("partitions", self._partitions.close),
-            ("events", self._recorder.close),
-            ("accesses", self._accesses.close),
-            ("recording", self._let_recording_go),
-            *([(f"backend {self._backend.name!r}", self._backend.close)] if self._owns_backend else []),
-        ]
-
-    def _keep_trace(self) -> None:
-        self._recorder.end()
-        self._last_trace = self._make_trace()
-
-    def _let_recording_go(self) -> None:
-        if not self._life.failures:  # what could not be closed may still be asked for
-            self._recorder.let_go()
+        close_session(self)
 
     def _newest_hazard_ns(self) -> int:
         return self._accesses.newest_ns
@@ -619,13 +588,6 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         trace = as_trace(without_tools(self._recorder.trace()))
         notes = (*self._accesses.notes(trace), *self._notes)
         return replace(trace, notes=notes) if notes else trace
-
-
-@cache
-def _tell_once(fallback_reason: str) -> None:
-    """Say once a process why the simulated device stands in for a GPU, if it does; `gpustreamlab doctor` says it again."""
-    if fallback_reason:
-        _log.warning("This session runs on the simulated device. %s", fallback_reason)
 
 
 def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str, host: object, title: str) -> None:

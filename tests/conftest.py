@@ -19,7 +19,7 @@ from tests.helpers.long_runs import count
 settings.register_profile("gpustreamlab", derandomize=True, deadline=None, max_examples=count(50, 100))
 settings.load_profile("gpustreamlab")
 
-SESSION_MODULE = "gpustreamlab.session"
+SESSION_MODULE = "gpustreamlab.streams.life"
 
 FOREIGN_THREAD_TYPES = frozenset({"HistorySavingThread", "GarbageCollectorThread", "TMonitor"})
 """Threads that other packages start once a process and never end: IPython's history, pyzmq's collector, tqdm's monitor."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 from gpustreamlab.errors import OptionError
@@ -83,8 +84,9 @@ class _AtOnce(Executor):
         return future
 
 
+@cache
 def has_threads() -> bool:
-    """Try whether a thread can start: none can where Python runs in a browser."""
+    """Try once whether a thread can start: none can where Python runs in a browser."""
     thread = threading.Thread(target=bool, daemon=True)
     try:
         thread.start()

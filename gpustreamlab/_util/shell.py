@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
+
+_log = logging.getLogger(__name__)
 
 
 def running_kernel_shell() -> Any | None:
@@ -21,6 +25,15 @@ def running_kernel_shell() -> Any | None:
     module = sys.modules.get("IPython")
     shell = None if module is None else module.get_ipython()
     return shell if getattr(shell, "kernel", None) is not None else None
+
+
+@cache
+def tell_fallback(reason: str) -> None:
+    """Say once a process why the simulated device stands in for a GPU, if it does: quietly where a notebook would turn pink."""
+    if reason and running_kernel_shell() is not None:
+        print("No usable GPU: the simulated device is used. Why: gpustreamlab doctor")  # noqa: T201 - below a cell
+    elif reason:
+        _log.warning("This session runs on the simulated device. %s", reason)
 
 
 Cell = tuple[str, str, str]

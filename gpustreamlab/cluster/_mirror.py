@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -396,10 +396,10 @@ class Follower:
             mirror.end(why)
             _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", mirror.name, why)
 
-    def drain(self, limit_s: float) -> None:
-        """Read all that the engines have recorded by now, as far as that is there before the time is over."""
+    def drain(self, limit_s: float, mirrors: Iterable[Mirror] | None = None) -> None:
+        """Read all that engines, all if None, have recorded by now, as far as that is there before the time is over."""
         end_s = time.monotonic() + limit_s
-        for mirror in self._mirrors:
+        for mirror in self._mirrors if mirrors is None else mirrors:
             while mirror.is_there and ((changes := self.read(mirror, end_s - time.monotonic())) is None or changes.is_full):
                 if time.monotonic() >= end_s:
                     break

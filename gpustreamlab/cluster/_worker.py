@@ -213,6 +213,8 @@ def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:
             value = _pack(value)
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
             value, failure = None, _told(error)
+        if function is not run_cell and _home.session is not None:  # cells follow each other at once, as in a notebook
+            _recorder().rest()
     text = printed.stdout + printed.stderr
     if len(text) > MOST_PRINTED:
         text = f"{text[:MOST_PRINTED]}\n… it has printed more than {MOST_PRINTED:,} characters; the rest is left out\n"

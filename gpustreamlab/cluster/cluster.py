@@ -179,7 +179,7 @@ class Cluster(StandsElsewhere, Watched):
         return tuple(status for status in self.engines if status.lost_unix_ns)
 
     def run(self, function: Callable[..., Any], *args: Any, on: str | int | Sequence[str | int] = "all") -> Outcomes:
-        """Call ``function(session, *args)`` on engines, and wait for all of them.
+        """Call ``function(session, *args)`` on engines, and wait for all of them. What has run by then is in `trace`.
 
         Parameters
         ----------
@@ -250,10 +250,7 @@ class Cluster(StandsElsewhere, Watched):
         __tracebackhide__ = True
         if not isinstance(source, str):
             raise OptionError("lab.run_cell takes the text of a cell. For a function there is lab.run(step).")
-        found = self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options, lines_above)
-        if options.get("sync"):  # who waits for the work expects to see it
-            self._follower.drain(ANSWER_S)
-        return found
+        return self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options, lines_above)
 
     def partition(self, plan: Any = ..., /, **shares: Any) -> Outcomes:
         """Share out the SMs of every engine alike, as `Session.partition` does.
@@ -399,6 +396,7 @@ class Cluster(StandsElsewhere, Watched):
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._interrupt(number, answers)) from None
         outcomes = {mirror.name: _outcome(mirror, answer) for mirror, answer in answers.items()}
+        self._follower.drain(SILENT_S, [mirror for mirror in mirrors if not mirror.is_silent])  # the trace has it then
         for name, outcome in outcomes.items():
             show_printed(name, outcome)
         failed = {name: outcome for name, outcome in outcomes.items() if outcome.error}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
@@ -14,7 +15,7 @@ from gpustreamlab.errors import nearest_hint
 from gpustreamlab.recorder.capture import AUTO
 from gpustreamlab.typing import CaptureTier, Rounding
 
-__all__ = ["PARSERS", "MagicParser"]
+__all__ = ["PARSERS", "MagicParser", "complete"]
 
 _TIERS = (*(tier.value for tier in CaptureTier), AUTO)
 
@@ -23,6 +24,9 @@ class MagicParser(argparse.ArgumentParser):
     """An argument parser that answers misuse with one line and the nearest valid choice."""
 
     advice = "Put quotes around text with spaces."  # What to do about a word too many
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
 
     def parse(self, line: str) -> argparse.Namespace | None:
         """Return the arguments, or None if help was asked for and shown."""
@@ -44,10 +48,22 @@ class MagicParser(argparse.ArgumentParser):
         """Every option, long form."""
         return [option for action in self._actions for option in action.option_strings if option.startswith("--")]
 
-    @property
-    def choices(self) -> list[str]:
-        """Every closed choice of an argument or option."""
-        return [choice for action in self._actions for choice in action.choices or ()]
+    def next_up(self, words: Sequence[str]) -> tuple[str, list[str]]:
+        """Return what kind of name may come behind these words, and what else may: choices, options."""
+        positional = [action for action in self._actions if not action.option_strings]
+        taking: argparse.Action | None = None
+        for word in words:
+            if taking is not None:
+                taking = None
+            elif word.startswith("-"):
+                taking = next((one for one in self._actions if word in one.option_strings and one.nargs != 0), None)
+            elif positional and positional[0].nargs not in {"*", "+"}:
+                del positional[0]
+        options = [] if taking is not None else [option for option in self.options if option not in words]
+        up = taking or (positional[0] if positional else None)
+        if up is None:
+            return "", options
+        return _KINDS.get(up.dest, str(up.metavar).partition("[")[0]), [*(up.choices or ()), *options]
 
     def hint(self, wrong: str) -> str:
         """Name the option nearest to a wrong one."""
@@ -74,9 +90,29 @@ def _joined(words: list[str]) -> list[str]:
     return found
 
 
+_KINDS = dict.fromkeys(("stream", "first", "second"), "STREAM") | {"partition": "PARTITION", "shares": "PARTITION="}
+"""What the names are of that arguments take, where that is not what they are called in help: ``STREAM[,STREAM]``."""
+
+
+def complete(line: str, names: Mapping[str, Sequence[str]]) -> tuple[str, list[str]]:
+    """Return what is typed of a line's last word, and what it may become, of the names by their kind, such as ``STREAM``."""
+    magic, *words = re.split(r"\s+", line.lstrip())
+    make = PARSERS.get(magic.lstrip("%"))
+    if make is None or not words:
+        return "", []
+    typed = words.pop()
+    if typed.startswith("--") and "=" in typed:
+        option, _, typed = typed.partition("=")
+        words.append(option)
+    kind, others = make().next_up(words)
+    typed = typed.rpartition(",")[2]
+    there = [f"{name}=" for name in names["PARTITION"]] if kind == "PARTITION=" else names.get(kind, ())
+    return typed, [name for name in (*there, *others) if name.startswith(typed)]
+
+
 def gpulab_parser() -> MagicParser:
     """Return the parser of `%gpulab`."""
-    parser = MagicParser(prog="%gpulab", description="Start, show or close the session.", allow_abbrev=False)
+    parser = MagicParser("%gpulab", "Start, show or close the session.")
     parser.add_argument(
         "action",
         nargs="?",
@@ -105,9 +141,7 @@ def gpulab_parser() -> MagicParser:
 
 def gpustream_parser() -> MagicParser:
     """Return the parser of `%%gpustream`."""
-    parser = MagicParser(
-        prog="%%gpustream", description="Run the cell with a stream selected, as one named range.", allow_abbrev=False
-    )
+    parser = MagicParser("%%gpustream", "Run the cell with a stream selected, as one named range.")
     parser.advice = "Names of streams have no spaces; put quotes around a label that has."
     parser.add_argument("stream", help="name of the stream; made on first use")
     parser.add_argument("--priority", type=int, help="CUDA priority for a new stream: lower runs first (default: 0)")
@@ -125,11 +159,7 @@ def gpustream_parser() -> MagicParser:
 
 def gpuprogram_parser() -> MagicParser:
     """Return the parser of `%%gpuprogram`."""
-    parser = MagicParser(
-        prog="%%gpuprogram",
-        description="Run the cell in order the first time, then with its statements on streams, by what the first run showed.",
-        allow_abbrev=False,
-    )
+    parser = MagicParser("%%gpuprogram", "Run the cell in order the first time, then on streams, by what the first run showed.")
     parser.advice = "Streams are named by --on: %%gpuprogram --on copy,compute"
     parser.add_argument("--streams", type=int, metavar="N", help="how many streams to use at most (default: 2)")
     parser.add_argument("--on", metavar="STREAM[,STREAM]", help="the streams to use, made on first use")
@@ -143,11 +173,7 @@ def gpuprogram_parser() -> MagicParser:
 
 def gpurecord_parser() -> MagicParser:
     """Return the parser of `%%gpurecord`."""
-    parser = MagicParser(
-        prog="%%gpurecord",
-        description="Run the cell as it is, with no stream selected, and show what it did on the GPU below it.",
-        allow_abbrev=False,
-    )
+    parser = MagicParser("%%gpurecord", "Run the cell as it is, with no stream selected, and show what it did on the GPU.")
     parser.advice = "What it takes are options: %%gpurecord --explain --save run.html"
     parser.add_argument("--stacks", action="store_true", help="sample the Python stacks of threads that launch, up to 200 Hz")
     parser.add_argument("--explain", action="store_true", help="say below the timeline why work did not overlap")
@@ -157,11 +183,7 @@ def gpurecord_parser() -> MagicParser:
 
 def gpucapture_parser() -> MagicParser:
     """Return the parser of `%gpucapture`."""
-    parser = MagicParser(
-        prog="%gpucapture",
-        description="Choose how much is captured: named ranges, every kernel, the calls of the host. Alone it tells.",
-        allow_abbrev=False,
-    )
+    parser = MagicParser("%gpucapture", "Choose how much is captured: ranges, kernels, calls of the host. Alone it tells.")
     parser.add_argument(
         "tier",
         nargs="?",
@@ -175,7 +197,7 @@ def gpucapture_parser() -> MagicParser:
 
 def gpupartition_parser() -> MagicParser:
     """Return the parser of `%gpupartition`."""
-    parser = MagicParser(prog="%gpupartition", description="Share out the SMs, or show how they are.", allow_abbrev=False)
+    parser = MagicParser("%gpupartition", "Share out the SMs, or show how they are.")
     parser.add_argument("shares", nargs="*", metavar="NAME=SMS", help="SMs (96), a share (25%% or 0.25), or rest")
     parser.add_argument(
         "--round",
@@ -190,11 +212,7 @@ def gpupartition_parser() -> MagicParser:
 
 def gputimeline_parser() -> MagicParser:
     """Return the parser of `%gputimeline`."""
-    parser = MagicParser(
-        prog="%gputimeline",
-        description="Show the timeline of what ran so far; in a notebook it goes on growing.",
-        allow_abbrev=False,
-    )
+    parser = MagicParser("%gputimeline", "Show the timeline of what ran so far; in a notebook it goes on growing.")
     parser.add_argument("--save", metavar="FILE", help="write it to a .html, .svg or .png file instead")
     parser.add_argument("--static", action="store_true", help="a picture of now, which does not grow")
     return parser
@@ -203,17 +221,13 @@ def gputimeline_parser() -> MagicParser:
 def gpugraph_parser() -> MagicParser:
     """Return the parser of `%gpugraph`."""
     return MagicParser(
-        prog="%gpugraph",
-        description="Show the cells as a graph: streams, times, what they read of each other, what is out of date.",
-        allow_abbrev=False,
+        "%gpugraph", "Show the cells as a graph: streams, times, what they read of each other, what is out of date."
     )
 
 
 def gpuexplain_parser() -> MagicParser:
     """Return the parser of `%gpuexplain`."""
-    parser = MagicParser(
-        prog="%gpuexplain", description="Say why work did not overlap, and what to change.", allow_abbrev=False
-    )
+    parser = MagicParser("%gpuexplain", "Say why work did not overlap, and what to change.")
     parser.add_argument(
         "first", nargs="?", help="a stream, the name of a range or kernel, or a row of the trace (default: all)"
     )
@@ -223,11 +237,7 @@ def gpuexplain_parser() -> MagicParser:
 
 def gputune_parser() -> MagicParser:
     """Return the parser of `%gputune`."""
-    parser = MagicParser(
-        prog="%gputune",
-        description="Find the split of the SMs that serves functions best, by measuring.",
-        allow_abbrev=False,
-    )
+    parser = MagicParser("%gputune", "Find the split of the SMs that serves functions best, by measuring.")
     parser.add_argument("functions", nargs="+", metavar="FUNCTION", help="two or more functions without arguments")
     parser.add_argument("--objective", choices=("throughput", "makespan"), default="throughput", help="what to seek")
     parser.add_argument("--constraint", help="what has to hold, without spaces: decode.p95<2ms, decode.slowdown<1.5")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import functools
 import gc
 import inspect
@@ -70,8 +69,20 @@ _CLOSES = frozenset({"close"})
 
 def instrumented(node: ast.stmt) -> ast.stmt:
     """Return a statement that tells `CALL` of its calls."""
-    made: ast.stmt = _Rewriter().visit(copy.deepcopy(node))
+    made: ast.stmt = _Rewriter().visit(_copied(node))
     return ast.fix_missing_locations(made)
+
+
+def _copied(part: Any) -> Any:
+    """Return a copy of syntax. Not by `copy.deepcopy`: nodes such as ``Load()`` are one for all code.
+
+    Where tracebacks were shown, a library has put onto them what leads to all of another file.
+    """
+    if isinstance(part, list):
+        return [_copied(one) for one in part]
+    if not isinstance(part, ast.AST):
+        return part
+    return ast.copy_location(type(part)(**{name: _copied(value) for name, value in ast.iter_fields(part)}), part)
 
 
 class _Rewriter(ast.NodeTransformer):

@@ -361,7 +361,8 @@ class Plan(Reported):
     def check(self, tolerance: float | None = None) -> Check:
         """Run it beside the same program on one stream, on the same inputs, and compare all results bit for bit.
 
-        That is three runs on copies, and a fourth where results differ. What they print is kept back.
+        That is three runs on copies, and a fourth where results differ. What they print is kept back, and the session's trace
+        does not hold them.
 
         Raises
         ------
@@ -396,7 +397,7 @@ class Plan(Reported):
     def compare(self, repeats: int = 5) -> PlanComparison:
         """Measure it beside the same program on one stream and as one CUDA graph, on the same inputs, in turns.
 
-        What the runs, which are on copies, print is kept back.
+        What the runs, which are on copies, print is kept back, and the session's trace does not hold them.
 
         Parameters
         ----------
@@ -413,7 +414,7 @@ class Plan(Reported):
 
     @contextmanager
     def _on_copies(self, method: str) -> Iterator[None]:
-        """Keep back what runs on copies print in a ``with`` block, and let random numbers go on as if nothing had run."""
+        """Keep back what runs on copies print in a ``with`` block; they are not in the session's trace behind it."""
         self._require_run(method)
         refused = [self._recording.outside, *(f"it changes {name}" for name in self._shared)]
         for why in filter(None, refused):
@@ -421,7 +422,7 @@ class Plan(Reported):
                 f"plan.{method}() runs the program again, on copies, which this one cannot have: {why}. Leave that out of the "
                 "program, or measure what plan.run() does."
             )
-        with kept_back():
+        with self._program.lab._recorder.forgetting(), kept_back():
             yield
 
     def _require_run(self, method: str) -> None:

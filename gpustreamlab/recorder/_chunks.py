@@ -264,7 +264,7 @@ class ChunkLog:
         self.appended_count = 0  # Rows so far, those that are gone too
 
     def __len__(self) -> int:
-        return min(self.appended_count, self._limits["rows"])
+        return min(self._counts["rows"] + self._tail_rows, self._limits["rows"])
 
     @property
     def dropped_count(self) -> int:
@@ -350,6 +350,29 @@ class ChunkLog:
         """Forget everything: each reader begins anew."""
         with delayed_interrupts():
             self._begin()
+
+    def take_out(self, find: Callable[[Mapping[str, Int64Array]], BoolArray]) -> None:
+        """Forget the rows that a function finds by their columns, and what hangs on them: each reader begins anew."""
+        with delayed_interrupts():
+            self.seal()
+            told = self.read()
+            is_out = find(told.columns)
+            if not is_out.any():
+                return
+            out = {name: column[is_out] for name, column in told.columns.items()}
+            again: dict[str, Any] = dict.fromkeys(self._codes, ())  # told anew, from the beginning
+            kept = told._replace(
+                rows=told.rows[:, ~is_out],
+                edges=told.edges[:, ~np.isin(told.edges, out["number"]).any(axis=0)],
+                dependencies=told.dependencies[:, ~np.isin(told.dependencies[3], out["correlation"])],
+                accesses=told.accesses[:, ~np.isin(told.accesses[0], out["correlation"])],
+                tables=None,
+                **again,
+            )
+            self._begin()
+            self.add(kept)
+            self.appended_count += kept.missed
+            self.seal()
 
     def _drop_oldest(self, newest: Chunk) -> None:
         """Let the oldest make room for a new chunk."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from types import TracebackType
 from typing import Any
@@ -157,6 +157,10 @@ class Recorder:
     def end_cell(self, text: str) -> None:
         """Note that the cell has ended. If it made the session, it is marked where that was."""
         self._tables.markers.end_cell(text)
+
+    def rest(self) -> None:
+        """Let simulated work end, whose time stands still while nobody works; that of a GPU goes on by itself."""
+        getattr(self._backend, "rest", bool)()
 
     def checkpoint(self) -> int:
         """Return a number that is lower than those of all ranges to come."""
@@ -377,6 +381,18 @@ class Recorder:
             self.log.clear()
             self._tables.forget()
             self.in_flight.overflowed_count = self._failed_count = 0
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """Wait at the end of a ``with`` block, and forget what this thread did in it, with the work that it enqueued."""
+        thread, since_ns = self.thread_state().thread, self.to_clock_ns(self.look_at_clock())
+        try:
+            yield
+        finally:
+            with suppress(DeviceError):  # a device that is lost has said so
+                self.synchronize()
+            with self.lock:
+                self.log.take_out(lambda told: (told["thread"] == thread) & (told["queued_ns"] >= since_ns))
 
     def let_go(self) -> None:
         """Give back the memory of what was recorded, at the end: the last trace has its own."""

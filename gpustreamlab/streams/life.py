@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, in_forked_child, process_lock
 from gpustreamlab.analysis._scale import count_text
-from gpustreamlab.errors import SessionClosedError
+from gpustreamlab.errors import CloseError, SessionClosedError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.model import Layout
 from gpustreamlab.recorder import LossReport
@@ -160,6 +160,40 @@ class SessionLife:
             yield
 
 
+def close_session(lab: Session) -> None:
+    """Close a session; see `gpustreamlab.Session.close`."""
+    failures = lab._life.close(lambda: _steps_of_closing(lab))
+    known_sessions.discard(lab)  # also by the call behind one that was interrupted right here
+    if failures is None:
+        return
+    lab._partitions.tell()
+    failures = lab._recorder.loss_report.sift(failures)
+    if failures:
+        raise CloseError(failures)
+
+
+def _steps_of_closing(lab: Session) -> list[Step]:
+    def keep_trace() -> None:
+        lab._recorder.end()
+        lab._last_trace = lab._make_trace()
+
+    lab._recorder.loss_report.is_closing = True
+    return [
+        ("selections", lab._selections.close),
+        ("capture", lambda: lab._captures.finish([one._drain for one in lab._table.open_streams.values()])),
+        *((f"stream {stream.name!r}", stream.close) for stream in lab._table.by_name.values()),
+        ("held objects", lab._keeper.close),
+        ("trace", keep_trace),
+        *([] if lab._spool is None else [("spool", lab._spool.close)]),
+        ("live timelines", lab._views.finish),
+        ("partitions", lab._partitions.close),
+        ("events", lab._recorder.close),
+        ("accesses", lab._accesses.close),
+        ("recording", lambda: None if lab._life.failures else lab._recorder.let_go()),  # what failed may still be asked for
+        *([(f"backend {lab._backend.name!r}", lab._backend.close)] if lab._owns_backend else []),
+    ]
+
+
 def raise_first(failures: Iterable[Exception | None]) -> None:
     """Raise the first of what several steps have failed with, if any has."""
     for failure in failures:
@@ -167,14 +201,13 @@ def raise_first(failures: Iterable[Exception | None]) -> None:
             raise failure
 
 
-def facts_table(facts: Mapping[str, str], note: str) -> str:
-    """Return facts as HTML, with a note below them."""
+def facts_table(facts: Mapping[str, str]) -> str:
+    """Return facts as HTML."""
     left = "style='text-align:left'"
     rows = "".join(
         f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>" for name, value in facts.items()
     )
-    below = f"<p>{html.escape(note)}</p>" if note else ""
-    return f"<div><strong>gpustreamlab session</strong><table>{rows}</table>{below}</div>"
+    return f"<div><strong>gpustreamlab session</strong><table>{rows}</table></div>"
 
 
 def session_facts(lab: Session) -> dict[str, str]:

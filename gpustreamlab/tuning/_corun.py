@@ -26,6 +26,7 @@ from gpustreamlab.tuning._measure import (
     interval,
     means,
     middle,
+    quantile_ns,
     require_work,
     stray_notes,
 )
@@ -84,8 +85,8 @@ class TaskTimes:
         return float(np.mean(self.together_ns) / np.mean(self.alone_there_ns))
 
     def percentile_ns(self, share: float) -> float:
-        """Return the time that a share of its calls (0 to 100) does not exceed beside the others, in ns."""
-        return float(np.percentile(self.together_ns, share))
+        """Return the time that a share of its calls (0 to 1) does not exceed beside the others, in ns: that of one of them."""
+        return quantile_ns(self.together_ns, share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -127,6 +128,11 @@ class Corun(Reported):
         )
         return middle(np.asarray(total))
 
+    @property
+    def serial_ns(self) -> float:
+        """What each called once takes one after the other on the whole card, in ns, by the medians."""
+        return sum(float(np.median(one.alone_ns)) for one in self.tasks)
+
     def metric(self, name: str) -> float:
         """Return a figure by its name: ``"speedup"``, ``"makespan"``, ``"task.p95"``, also p50, p99, mean and slowdown."""
         if name in {"speedup", "makespan"}:
@@ -138,7 +144,7 @@ class Corun(Reported):
         if what == "mean":
             return float(times.together_ns.mean())
         if re.fullmatch(r"p\d{1,2}", what):
-            return times.percentile_ns(float(what[1:]))
+            return times.percentile_ns(int(what[1:]) / 100)
         raise OptionError(
             f"{name!r} is no figure. There are speedup, makespan, and {task or 'task'}.p50, .p95, .p99, .mean, .slowdown."
         )
@@ -157,15 +163,14 @@ class Corun(Reported):
             alone, there, together = (
                 format_ns(float(np.median(x))) for x in (one.alone_ns, one.alone_there_ns, one.together_ns)
             )
-            tail = [format_ns(one.percentile_ns(share)) for share in (95, 99)]
+            tail = [format_ns(one.percentile_ns(share)) for share in (0.95, 0.99)]
             rows.append([one.name, f"{one.sm_count:,}", alone, there, together, f"{one.slowdown:.2f}", *tail])
         caption = "A call, from the end of the one before it to its own (medians)"
-        serial = sum(float(np.median(one.alone_ns)) for one in self.tasks)
         low, high = interval(self.makespan_ns)
         notes = (
             "Together: in steady state, short tasks are called again until the longest has ended.",
             f"Each called once: {format_ns(float(np.median(self.makespan_ns)))} ({format_ns(low)} to "
-            f"{format_ns(high)}) from the first start to the last end; one after the other {format_ns(serial)}.",
+            f"{format_ns(high)}) from the first start to the last end; one after the other {format_ns(self.serial_ns)}.",
             *self.notes,
         )
         table = ReportTable(caption=caption, rows=rows, has_row_heads=True)

@@ -68,8 +68,8 @@ class Measurement(Reported):
         return interval(self.samples_ns)
 
     def percentile_ns(self, share: float) -> float:
-        """Return the time that a share of the calls (0 to 100) does not exceed, in ns."""
-        return float(np.percentile(self.samples_ns, share))
+        """Return the time that a share of the calls (0 to 1) does not exceed, in ns: that of one of them."""
+        return quantile_ns(self.samples_ns, share)
 
     def _line(self) -> str:
         low, high = self.interval_ns
@@ -85,7 +85,7 @@ class Measurement(Reported):
             [
                 format_ns(self.median_ns),
                 f"{format_ns(low)} to {format_ns(high)}",
-                format_ns(self.percentile_ns(95)),
+                format_ns(self.percentile_ns(0.95)),
                 format_ns(int(self.samples_ns.max())),
                 f"{int(self.busy_ns.sum()) / max(int(self.samples_ns.sum()), 1):.0%}",
             ],
@@ -95,6 +95,13 @@ class Measurement(Reported):
         return Report(
             title="Measured:", line=self._line(), tables=(ReportTable(caption="One call", rows=rows),), notes=(how, *self.notes)
         )
+
+
+def quantile_ns(samples_ns: Int64Array, share: float) -> float:
+    """Return the least of some samples that a share of them does not exceed: what lies between two was not measured."""
+    if not 0 <= share <= 1:
+        raise OptionError(f"share is {share!r}; it is 0 to 1, for example percentile_ns(0.95).")
+    return float(np.quantile(samples_ns, share, method="inverted_cdf"))
 
 
 class Rig:

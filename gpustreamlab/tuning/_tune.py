@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +17,7 @@ from gpustreamlab.draw import Chart, tuning_chart
 from gpustreamlab.errors import MeasureError, OptionError, StreamExistsError
 from gpustreamlab.model import Device, Layout
 from gpustreamlab.tuning._corun import Bencher, Corun, Place
+from gpustreamlab.tuning._measure import interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,7 @@ CONFIRMED = 3  # How many of the best are measured again, at least
 MOST_CONFIRMED = 10  # How many are, at most, until the best of all is one of them
 NEAR = 0.05  # A constraint that is kept by less than this share of its limit may not be kept in another run
 CONFIRM_SCALE = 3  # How many times as many calls they get then
+THROUGHPUT, MAKESPAN = "throughput: most work in the same time", "makespan: each called once, done soonest"
 UNITS_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 
 Objective = str | Callable[[Corun], float]
@@ -40,6 +42,7 @@ class Constraint:
     """What a place has to keep: a figure of a co-run below or above a limit."""
 
     text: str  # As it was given
+    figure: str  # What is limited, such as ``decode.p95``
     excess: Callable[[Corun], float]
     """Returns how far a co-run is from keeping it, as a share of the limit; 0 or less where it keeps it."""
 
@@ -62,7 +65,12 @@ class Constraint:
         if not limit:
             raise OptionError(f"constraint={constraint!r} has a limit of 0, which nothing keeps: {example}.")
         way = 1.0 if sign in {"<", "<="} else -1.0
-        return cls(text=str(constraint).strip(), excess=lambda found: way * (found.metric(f"{task}.{what}") - limit) / limit)
+        figure = f"{task}.{what}"
+        return cls(
+            text=str(constraint).strip(),
+            figure=figure,
+            excess=lambda found: way * (found.metric(figure) - limit) / limit,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +182,7 @@ class Tuning(Reported):
                 "speedup": one.corun.speedup,
                 "makespan_ns": float(np.median(one.corun.makespan_ns)),
                 **{f"{task.name}.slowdown": task.slowdown for task in one.corun.tasks},
-                **{f"{task.name}.p95_ns": task.percentile_ns(95) for task in one.corun.tasks},
+                **{f"{task.name}.p95_ns": task.percentile_ns(0.95) for task in one.corun.tasks},
             }
             for one in self.trials
         ]
@@ -191,17 +199,24 @@ class Tuning(Reported):
 
     def _line(self) -> str:
         best = self.best
-        low, high = best.corun.speedup_interval
         kept = f", keeps {self.constraint}" if self.constraint and best.is_feasible else ""
         kept = kept or (f", but none of them keeps {self.constraint}: this one is nearest" if self.constraint else "")
+        measured = f"{len(self.trials):,} of {count_text(self.candidate_count, 'candidate')} measured"
+        return f"{best.place}: {self._sought(best)}{kept}; {measured}"
+
+    def _sought(self, best: Trial) -> str:
+        """Return what the objective is for the best candidate."""
+        found = best.corun
+        if self.objective == MAKESPAN:
+            low, high = interval(found.makespan_ns)
+            done = f"each called once takes {format_ns(found.metric('makespan'))} ({format_ns(low)} to {format_ns(high)}"
+            return f"{done}; one after the other {format_ns(found.serial_ns)})"
+        low, high = found.speedup_interval
         gain = (
             "no gain that is certain" if low <= 1 <= high else "a gain" if low > 1 else "a loss: run them one after the other"
         )
-        return (
-            f"{best.place}: {best.corun.speedup:.2f} times as fast as one after the other ({low:.2f} to {high:.2f}, "
-            f"{gain}){kept}; "
-            f"{len(self.trials):,} of {count_text(self.candidate_count, 'candidate')} measured"
-        )
+        own = "" if self.objective == THROUGHPUT else f"{self.objective} {best.score:.4g}, "
+        return f"{own}{found.speedup:.2f} times as fast as one after the other ({low:.2f} to {high:.2f}, {gain})"
 
     def _report(self) -> Report:
         names = [task.name for task in self.best.corun.tasks]
@@ -214,7 +229,7 @@ class Tuning(Reported):
                     str(one.place),
                     f"{one.corun.speedup:.2f} ({low:.2f} to {high:.2f})",
                     format_ns(float(np.median(one.corun.makespan_ns))),
-                    *(f"{task.slowdown:.2f} ({format_ns(task.percentile_ns(95))})" for task in one.corun.tasks),
+                    *(f"{task.slowdown:.2f} ({format_ns(task.percentile_ns(0.95))})" for task in one.corun.tasks),
                     ", ".join(marks),
                 ]
             )
@@ -243,9 +258,9 @@ def read_objective(objective: Objective) -> tuple[Callable[[Corun], float], str]
     if callable(objective):
         return objective, getattr(objective, "__name__", "function")
     if objective == "throughput":
-        return lambda found: found.speedup, "throughput: most work in the same time"
+        return lambda found: found.speedup, THROUGHPUT
     if objective == "makespan":
-        return lambda found: -found.metric("makespan"), "makespan: each called once, done soonest"
+        return lambda found: -found.metric("makespan"), MAKESPAN
     raise OptionError(
         f"objective is {objective!r:.40}; give 'throughput', 'makespan', or a function of a Corun that returns what to "
         "maximise."
@@ -300,6 +315,14 @@ class Search:
             if not self.trials:
                 raise
             self.notes.append("It was interrupted: what had been measured by then counts.")
+        if self.trials:
+            best = self.ranked[0].corun
+            self.notes += dict.fromkeys((*self._few_calls(best), *best.notes))
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """What was measured, the best first: the confirmed ones before others."""
+        return sorted(self.trials.values(), key=lambda one: (not one.is_confirmed, *rank(one)))
 
     def _run(self, plain: Sequence[Place], splits: Sequence[Place]) -> None:
         """Measure all candidates if they are few, else those that a climb comes by; then the best ones again."""
@@ -366,6 +389,14 @@ class Search:
         best = min((one for one in self.trials.values() if one.is_confirmed), key=rank)
         if self._limit is not None and -NEAR < best.excess <= 0:
             self.notes.append(f"The constraint is kept by {-best.excess:.1%} of its limit alone: another run may not keep it.")
+
+    def _few_calls(self, found: Corun) -> Iterator[str]:
+        """Tell where the share of calls that the constraint is about is all of them."""
+        figure = "" if self._limit is None else self._limit.figure
+        if tail := re.fullmatch(r"(.+)\.p(\d+)", figure):
+            count, left = len(found[tail[1]].together_ns), 1 - int(tail[2]) / 100
+            if count * left < 1:
+                yield f"{figure} is the longest of {count_text(count, 'call')}: measure more, with repeats={round(1 / left)}."
 
     def _measure_again(self, place: Place) -> None:
         found = self._judged(self._bencher.measure(place, scale=CONFIRM_SCALE))

@@ -59,7 +59,7 @@ def _assert_ran_cleanly(notebook):
     assert all(cell.execution_count for cell in cells)
     assert [output for cell in cells for output in cell.outputs if output.output_type == "error"] == []
     warnings = ["".join(output.text for output in cell.outputs if output.get("name") == "stderr") for cell in cells]
-    assert [text for text in warnings if text and not text.startswith("This session runs on the simulated device.")] == []
+    assert [text for text in warnings if text] == []
 
 
 def assert_clean(path):

@@ -33,6 +33,7 @@ from gpustreamlab.cluster._outcomes import show_printed
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.draw import plan_groups
 from gpustreamlab.errors import ClusterError, MissingExtraError, OptionError, SessionClosedError, StreamNotFoundError
+from gpustreamlab.recorder import Recorder
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_engines import FakeEngines
@@ -748,7 +749,26 @@ def test_engines_of_several_hosts_are_grouped_by_host_in_live_and_saved_timeline
         assert [label.partition(" · ")[0] for label in live] == ["near / GPU 0", "near / GPU 2", "far / GPU 1", "far / GPU 3"]
 
 
-def test_ranges_that_have_not_ended_are_told_of_until_their_engine_is_lost(engines):
+def test_right_behind_a_run_the_trace_has_what_it_did(engines):
+    with Cluster(engines, backend="sim") as lab:
+        for told in (1, 2):
+            lab.run(steps)
+            assert len(lab.trace.where(name="step")) == 4 * STEPS * told
+            assert lab.trace.metadata.pending_spans == 0
+        with pytest.raises(ClusterError):
+            lab.run(failing)
+        assert len(lab.trace.where(name="step")) == 4 * (2 * STEPS + 1)
+        lab.run_cell("x = lab.xp.ones(4)", "compute", label="cell", sync=True)
+        assert len(lab.traces["0"].where(name="cell")) == 1
+
+
+def failing(lab):
+    steps(lab, 1)
+    raise ValueError("on purpose")
+
+
+def test_ranges_that_have_not_ended_are_told_of_until_their_engine_is_lost(engines, monkeypatch):
+    monkeypatch.setattr(Recorder, "rest", bool)  # as work of a GPU, which may end long behind the call
     with Cluster(engines, backend="sim") as lab:
         lab.run(steps, 3)
         lab.synchronize()  # else a step may be the one that is told as open

@@ -346,28 +346,40 @@ def test_loading_twice_is_silent_and_marks_once_and_unloading_not_at_all(shell, 
     shell.run_line_magic("load_ext", "gpustreamlab")
 
 
+OPTIONS = {"--help", "--priority", "--partition", "--whole-card", "--device", "--on"}
+OPTIONS |= {"--after", "--label", "--sync", "--kernels", "--show"}
 COMPLETED = {
-    "%%gpustream co": ({"copy", "compute"}, {"decode"}),
-    "%%gpustream copy --pr": ({"--priority"}, set()),
-    "%gpulab cl": ({"close"}, set()),
-    "%gputimeline --s": ({"--save"}, set()),
-    "%gpupartition pre": ({"prefill="}, {"decode="}),
-    "%gpupartition a=96 --": ({"--round", "--strict", "--off"}, set()),
-    "%gpupartition a=96 --round d": ({"down"}, {"up"}),
-    "%%gpustream x --partition de": ({"decode"}, {"prefill", "copy"}),
-    "%%gpustream x --partition ": ({"decode", "prefill"}, {"copy"}),
-    "%%gpustream x --part": ({"--partition"}, set()),
-    "%%gpustream ": ({"copy"}, {"decode"}),
+    "%%gpustream co": {"copy", "compute"},
+    "%%gpustream copy --pr": {"--priority"},
+    "%gpulab cl": {"close"},
+    "gpulab cl": {"close"},
+    "%gpulab start --backend ": {"cuda", "sim"},
+    "%gputimeline --s": {"--save", "--static"},
+    "%gpupartition ": {"prefill=", "decode=", "--help", "--round", "--strict", "--off"},
+    "%gpupartition pre": {"prefill="},
+    "%gpupartition a=96 --": {"--help", "--round", "--strict", "--off"},
+    "%gpupartition a=96 --round d": {"down"},
+    "%%gpustream x --partition de": {"decode"},
+    "%%gpustream x --partition=de": {"decode"},
+    "%%gpustream x --partition ": {"decode", "prefill"},
+    "%%gpustream x --part": {"--partition"},
+    "%%gpustream x --sync --s": {"--show"},
+    "%%gpustream ": {"copy", "compute", *OPTIONS},
+    "%%gpustream x ": OPTIONS,
+    "%%gpustream x --after copy,c": {"copy", "compute"},
+    "%gpuexplain copy c": {"copy", "compute"},
+    "%%gpuprogram --on ": {"copy", "compute"},
 }
 
 
 def test_names_and_options_are_completed(shell, lab):
     lab.partition(prefill=96, decode="rest")
     lab.stream("copy"), lab.stream("compute")
-    for line, (expected, unexpected) in COMPLETED.items():
-        found = completed(shell, line)
-        assert expected <= found, line
-        assert not unexpected & found, line
+    assert {line: completed(shell, line) for line in COMPLETED} == COMPLETED  # and nothing of Python's
+    assert "lab" in completed(shell, "la")
+    run(shell, "%unload_ext gpustreamlab")
+    assert "copy" not in completed(shell, "%%gpustream ")
+    run(shell, "%load_ext gpustreamlab")
 
 
 def test_starting_again_closes_the_session_it_replaces(shell, lab):
@@ -561,6 +573,18 @@ def test_gpuexplain_says_what_lab_explain_says_and_completes_streams(shell, lab)
     assert [finding.code for finding in result.result.findings] == ["HOST_SYNC_STREAM"]
     assert str(result.result) == str(lab.explain("copy", "compute"))
     assert {"copy", "compute"} <= completed(shell, "%gpuexplain co")
+
+
+def test_right_behind_a_cell_gpuexplain_and_gputimeline_have_its_work_and_nothing_waited_for_it(shell, lab):
+    run(shell, "%gpucapture kernels")
+    for ask in ("%gpuexplain", "%gputimeline --static"):
+        run(shell, "%%gpustream copy\nfor _ in range(20): lab.xp.ones((512, 512)) @ lab.xp.ones((512, 512))")
+        assert lab.trace.metadata.pending_spans
+        result, _ = run(shell, ask)
+        assert "has not ended" not in str(result.result)
+        assert not lab.trace.metadata.pending_spans
+    assert len(lab.trace.where(name="matmul")) == 40
+    assert "cudaDeviceSynchronize" not in lab.trace.names
 
 
 def test_gpuexplain_takes_a_row_where_nothing_has_that_name(shell, lab):

@@ -185,6 +185,20 @@ def test_a_check_is_shown_and_the_cell_runs(shell):
     assert "y" in shell.user_ns
 
 
+def test_runs_of_a_check_and_of_a_replay_are_not_in_the_trace(shell):
+    run(shell, f"%%gpuprogram\n{TWO}")
+    lab = shell.user_ns["lab"]
+    before = spans(lab)
+    checkpoint = lab.recording.checkpoint()
+    _, shown = run(shell, f"%%gpuprogram --check --replay 2\n{TWO}")
+    assert "of one stream, bit for bit" in shown
+    assert "replayed" in shown
+    assert spans(lab).count("matmul") == before.count("matmul") + 1 == 2
+    assert "replay" not in spans(lab)
+    ran = lab.recording.since(checkpoint)
+    assert [ran.names[code] for code in ran.name].count("matmul") == 1
+
+
 def test_a_failed_check_runs_nothing(shell, monkeypatch):
     monkeypatch.setattr("gpustreamlab.programs.Check.__len__", lambda check: 0)
     run(shell, f"%%gpuprogram\n{TWO}")

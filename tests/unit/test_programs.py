@@ -1,5 +1,6 @@
 """Programs through their doors: assignment, the code that is written, same results, memory, and what is refused."""
 
+import ast
 import linecache
 import random
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import OptionError, ProgramError, SelectionError, StreamNotFoundError
+from gpustreamlab.programs._calls import CALL, instrumented
 from gpustreamlab.workloads import spin
 from tests.helpers.selections import names_of
 
@@ -723,3 +725,17 @@ def test_runs_on_copies_print_nothing_and_a_run_prints_once(lab, values, capsys)
     assert plan.check()
     plan.compare(repeats=2)
     assert tuple(capsys.readouterr()) == ("", "")
+
+
+class _Uncopyable:
+    def __deepcopy__(self, memo):
+        raise AssertionError("all of another file would be copied")
+
+
+def test_a_statement_is_copied_without_what_other_tools_have_put_onto_its_nodes(monkeypatch):
+    node = ast.parse("\n\ny = f(x, *rest, key=[g(1)])").body[0]
+    monkeypatch.setattr(node.value.args[0].ctx, "parent", _Uncopyable(), raising=False)  # one `Load()` for all code
+    made = instrumented(node)
+    assert ast.unparse(node) == "y = f(x, *rest, key=[g(1)])"
+    assert ast.unparse(made) == f"y = {CALL}(f)(x, *rest, key=[{CALL}(g)(1)])"
+    assert {one.lineno for one in ast.walk(made) if hasattr(one, "lineno")} == {3}

@@ -113,12 +113,20 @@ def test_the_reason_for_falling_back_is_said_once(monkeypatch, caplog):
         assert lab._fallback_reason == "No driver. Install it."
         assert caplog.text.count("No driver. Install it.") == 1
         assert "No driver" not in lab._repr_html_()
-        assert "the simulated device is used" in lab._repr_html_()
         assert "simulated" in repr(lab)
         Session().close()
         assert caplog.text.count("No driver. Install it.") == 1
     with Session("sim") as asked:
         assert asked._fallback_reason == ""
+
+
+def test_in_a_notebook_it_is_one_quiet_line(monkeypatch, caplog, capsys):
+    monkeypatch.setattr("gpustreamlab.backends.cuda._probe.why_unavailable", lambda: ("no-driver", "Nothing. Install it."))
+    monkeypatch.setattr("gpustreamlab._util.shell.running_kernel_shell", object)
+    for _ in range(3):
+        Session().close()
+    assert capsys.readouterr() == ("No usable GPU: the simulated device is used. Why: gpustreamlab doctor\n", "")
+    assert caplog.text == ""
 
 
 def test_title_goes_into_the_trace():

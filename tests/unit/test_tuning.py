@@ -1,5 +1,6 @@
 """Measuring, sweeping, co-running and tuning on the simulated device, against what its rules say."""
 
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from IPython.core.error import UsageError
 
+from gpustreamlab.analysis import format_ns
 from gpustreamlab.errors import MeasureError, OptionError, PartitionInUseError
 from gpustreamlab.tuning import Place, fit_times, interval
 from gpustreamlab.workloads import spin
@@ -252,6 +254,34 @@ def test_a_constraint_is_kept_or_the_nearest_is_shown(lab):
     with pytest.raises(MeasureError, match="No candidate keeps"):
         never.apply()
     assert lab.layout is None
+
+
+def test_a_share_of_calls_is_one_of_them_and_too_few_are_told(lab, monkeypatch):
+    found = lab.bench.measure(small(lab), repeats=6)
+    times = replace(found, samples_ns=np.array([10, 20, 30, 40, 50, 1_000]))
+    assert [times.percentile_ns(share) for share in (0, 0.5, 0.51, 0.95, 1)] == [10, 30, 40, 1_000, 1_000]
+    assert replace(times, samples_ns=np.arange(20)).percentile_ns(0.95) == 18
+    with pytest.raises(OptionError, match=r"percentile_ns\(0\.95\)"):
+        times.percentile_ns(95)
+    monkeypatch.setattr("gpustreamlab.bench.candidates", lambda *_, **__: ([Place()], []))
+    for what, is_told in (("p95", True), ("p50", False), ("slowdown", False)):
+        limit = f"b.{what} < 1{' s' * (what != 'slowdown')}"
+        tuning = lab.bench.tune({"a": full(lab, 6), "b": full(lab, 6)}, constraint=limit, repeats=4, priorities=False)
+        assert any("the longest of" in note and "repeats=20" in note for note in tuning.notes) == is_told
+
+
+def test_a_tuning_keeps_the_notes_of_its_best_and_says_what_was_sought_first(lab, monkeypatch):
+    monkeypatch.setattr("gpustreamlab.bench.candidates", lambda *_, **__: ([Place()], []))
+    tasks = {"a": lambda: spin(lab, 1_000), "b": lambda: spin(lab, 1_000)}
+    fastest = lab.bench.tune(tasks, "makespan", repeats=4)
+    assert [note.partition(":")[0] for note in fastest.notes] == ["a is bound by the host", "b is bound by the host"]
+    once = format_ns(fastest.best.corun.metric("makespan"))
+    assert fastest._line().startswith(f"plain streams: each called once takes {once} ({once} to {once}; one after the other ")
+    assert lab.bench.tune(tasks, sms_of_a, repeats=4)._line().startswith("plain streams: sms_of_a 132, ")
+
+
+def sms_of_a(found):
+    return found["a"].sm_count
 
 
 def test_what_was_tuned_is_applied(lab, monkeypatch):

@@ -297,6 +297,10 @@ class SimBackend:
         """Make this thread's queries and clock reads free of virtual time, for tools that look on from outside."""
         return self.driver.observing()
 
+    def rest(self) -> None:
+        """Let all work end, as on a GPU while nobody types: the host's clock goes on to there."""
+        self.driver.rest()
+
     def activity_source(self) -> SimActivitySource:
         """Return what tells of every kernel, copy and call; it does not collect yet. Several may be made, one collects."""
         self.driver.check_open()

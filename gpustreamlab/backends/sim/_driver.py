@@ -355,6 +355,13 @@ class SimDriver:
         with self.lock:
             self._charge(duration_ns)
 
+    def rest(self) -> None:
+        """Let all work end while the host does nothing. It is no call: nothing has waited for the work."""
+        with self.lock:
+            if not self.is_closed and not self.captures:
+                self._catch_up()
+                self.scheduler.run_until(lambda: not self.scheduler.busy_count, self.clock.jump_to)
+
     @contextmanager
     def observing(self) -> Iterator[None]:
         """Make this thread's questions free of charge: a tool that looks on must not move the clock it looks at."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from gpustreamlab.backends import EVERY_STREAM, THE_HOST
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.model import SPAN_KINDS
-from gpustreamlab.recorder import SPAN_COLUMNS, START, ChunkLog, JoinedJournal, _chunks, fold, join
+from gpustreamlab.recorder import ACCESS_COLUMNS, SPAN_COLUMNS, START, Chunk, ChunkLog, JoinedJournal, _chunks, fold, join
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers import long_runs
@@ -295,6 +296,33 @@ def test_a_clear_gives_memory_back_and_what_was_cleared_is_not_missed():
         work(lab, 12)
         told = [lab._recorder.changes(place) for place in (first.place, late.place, START)]
         assert [(one.row_count, one.missed, one.is_anew, one.names) for one in told] == [(10, 2, True, ("step",))] * 3
+
+
+@given(ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), min_size=1, max_size=12), out=st.integers(1, 5))
+def test_what_is_taken_out_is_neither_there_nor_missed(ring_size, blocks, out):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_chunks, "CHUNK_ROWS", 20)
+        log = ChunkLog(ring_size)
+        for first, block in zip(np.cumsum([0, *blocks]).tolist(), blocks, strict=False):
+            log.append(rows(first, block))
+        log.seal()
+        before = log.read()
+        numbers = before.columns["number"]
+        log.add(Chunk(edges=np.stack((numbers[:-1], numbers[1:])), accesses=np.tile(numbers, (len(ACCESS_COLUMNS), 1))))
+        log.seal()
+        log.take_out(lambda columns: columns["number"] % out == 0)
+        after = log.read()
+        left = [number for number in numbers.tolist() if number % out]
+        assert after.columns["number"].tolist() == after.accesses[0].tolist() == left
+        assert after.edges.T.tolist() == [
+            [one, other] for one, other in pairwise(numbers.tolist()) if one % out and other % out
+        ]
+        assert (len(log), log.dropped_count, after.missed) == (len(left), before.missed, before.missed)
+        log.append(rows(10_000, 60))
+        log.seal()
+        told = log.read(after.place)
+        assert (told.row_count + told.missed, told.is_anew) == (60, False)
+        assert (len(log), log.dropped_count) == (ring_size, before.missed + len(left) + 60 - ring_size)
 
 
 def work(lab, count):
