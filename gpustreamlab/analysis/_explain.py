@@ -206,7 +206,7 @@ def _explanation(
         result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
     if least_ns is None and not is_part:
         findings += idle_call_findings(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
-    if least_ns is None and not any(finding.saves_ns for finding in findings):
+    if least_ns is None and not any(finding.saves_ns or finding.step >= 0 for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
     return replace(result, findings=tuple(_ranked(findings)))
 
