@@ -45,7 +45,7 @@ ONE_STREAM_SHARE = 0.98
 """A stream with so much of the work is as good as the only one: arrays are often made on another one, once."""
 ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
 """Causes of which one change is made: a further one of that kind would be another program."""
-UNEVEN_TIMES = 1.2
+UNEVEN_TIMES = 1.4
 """From how many times the mean of such streams on one has more to do than others."""
 USUAL_RATES: Mapping[int, float] = MappingProxyType({7: 13e9, 8: 27e9, 9: 53e9, 10: 53e9, 12: 53e9})
 """Bytes per second of copies of page-locked memory, by the major compute capability: 85% of PCIe 3, 4 and 5 with 16 lanes."""

@@ -202,8 +202,7 @@ class Explanation(Reported):
     gain_ns: int
     """What the changes of all findings are predicted to gain together, in ns; 0 where nothing can be promised."""
     bound_ns: int
-    """The most that overlap could still save, in ns: `active_ns` less the time that the busiest stream, what they share, or the
-    longest chain of work with waits for data that are known to be needed, takes at full speed."""
+    """The most that overlap could still save, in ns: `active_ns` less what the busiest stream, or what is shared, takes alone."""
     forecast: Forecast | None
     """What the run would take with these changes; None where it cannot be scheduled anew."""
     asked: str
