@@ -183,7 +183,7 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     calls
         Rows of calls of the host that held it up, by what they did.
     """
-    runs, measured_ns, share = _read_runs(trace, rows)
+    runs, measured_ns, share = read_runs(trace, rows)
     try:
         walls = [replay(run.program).wall_ns for run in runs]
     except Impossible:
@@ -209,7 +209,7 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     )
 
 
-def _read_runs(trace: Trace, rows: Int64Array) -> tuple[tuple[Run, ...], int, float]:
+def read_runs(trace: Trace, rows: Int64Array) -> tuple[tuple[Run, ...], int, float]:
     """Read a run: whole, or of a long one some pieces; with what these took together, in ns, and which share of its work."""
     if len(rows) <= MOST_WORKS:
         wall_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import MOST_WORKS, Advice, Step, advise, read_run
+from gpustreamlab.analysis._advice import Advice, Step, advise, read_runs
 from gpustreamlab.analysis._advice_text import step_texts
 from gpustreamlab.analysis._busy import (
     StepTime,
@@ -425,13 +425,14 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
 
 def _put_apart(trace: Trace, finding: Finding, groups: Sequence[BoolArray]) -> Finding:
     """Find what it gains to give the second of two things on one stream a stream of its own; the same where nobody knows."""
-    gain_ns = _gain_ns(trace, lambda run: apart(run, _places(run, groups[1] & ~groups[0])), needs_memory=True)
+    moved = groups[1] & ~groups[0]
+    gain_ns = _gain_ns(trace, lambda run: apart(run, _places(run, moved)) if run.memory.is_known else None)
     return finding if gain_ns is None else replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
 
 
 def gained_ns(trace: Trace, rows: BoolArray) -> int | None:
     """Return what it gained that some work is on several streams: how much longer it takes on one; None where nobody knows."""
-    gain_ns = _gain_ns(trace, lambda run: in_one_stream(run, _places(run, rows)), needs_memory=False)
+    gain_ns = _gain_ns(trace, lambda run: in_one_stream(run, _places(run, rows)))
     return None if gain_ns is None else -gain_ns
 
 
@@ -439,19 +440,18 @@ def _places(run: Run, rows: BoolArray) -> list[int]:
     return [place for place, work in enumerate(run.program.works) if rows[work.row]]
 
 
-def _gain_ns(trace: Trace, change: Callable[[Run], Run | None], *, needs_memory: bool) -> int | None:
-    """Return what a change of a short run gains, in ns; None where it cannot be scheduled anew."""
+def _gain_ns(trace: Trace, change: Callable[[Run], Run | None]) -> int | None:
+    """Return what a change of a run gains, of a long one by pieces, in ns; None where it cannot be scheduled anew."""
     rows = np.flatnonzero(is_work(trace))
-    if not 0 < len(rows) <= MOST_WORKS or len(trace.devices) > 1 or not trace.metadata.device.sm_count:
+    if not len(rows) or len(trace.devices) > 1 or not trace.metadata.device.sm_count:
         return None
-    run = read_run(trace, rows)
-    if needs_memory and not run.memory.is_known:
-        return None
+    runs, measured_ns, _ = read_runs(trace, rows)
     try:
-        changed, before_ns = change(run), replay(run.program).wall_ns
-        return 0 if changed is None else before_ns - replay(changed.program).wall_ns
+        pairs = [(replay(run.program).wall_ns, replay(made.program).wall_ns) for run in runs if (made := change(run))]
     except Impossible:
         return None
+    times = concurrency(trace).wall_ns / max(1, measured_ns)
+    return round(sum(before - after for before, after in pairs) * times) if pairs else None
 
 
 def descendants(trace: Trace, member: BoolArray) -> BoolArray:

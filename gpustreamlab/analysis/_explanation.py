@@ -202,7 +202,7 @@ class Explanation(Reported):
     gain_ns: int
     """What the changes of all findings are predicted to gain together, in ns; 0 where nothing can be promised."""
     bound_ns: int
-    """The most that overlap could still save, in ns: `active_ns` less what the busiest stream, or what is shared, takes alone."""
+    """The most that overlap could still save, in ns: `active_ns` less what the busiest stream, or what is shared, takes."""
     forecast: Forecast | None
     """What the run would take with these changes; None where it cannot be scheduled anew."""
     asked: str
