@@ -73,6 +73,8 @@ SLOWED_TOLD = 4  # How many kernels that were slowed are told by their names
 IDLE_SHARE = 0.05  # From which share of that time on it is told that the card was idle while the host was in a call
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
+LEAST_GAIN = 0.1
+"""Streams that gain less than this share of the time for which they overlap gain nothing by it."""
 AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
 HIDES_SHARE = 0.7  # A call hides behind a wait of the host that would save so much that this share of it is the call's
 WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
@@ -188,6 +190,7 @@ def _explanation(
         reason=shares,
         idle="" if is_part or len(used) != 1 else _idle_text(trace),
         is_ranges=SpanKind.RANGE in counted_kinds(trace) and trace.metadata.tier is not CaptureTier.KERNELS,
+        no_gain="",
         has_calls=bool((pieces.launch >= 0).any()),
         looked_share=pieces.looked_share,
         metadata=trace.metadata,
@@ -202,7 +205,10 @@ def _explanation(
         findings = _with_steps(trace, pieces, advice, findings, asked)
         if least_ns is None and advice.is_certain:
             findings += short_and_late(trace, rows, advice, findings)
-        result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
+        is_shared = not advice.steps and result.together_ns >= LEAST_GAIN * result.active_ns
+        no_gain = no_gain_text(trace, rows, result.together_ns) if is_shared and least_ns is None else ""
+        gain_ns = sum(finding.saves_ns for finding in findings)
+        result = replace(result, forecast=_forecast(advice), gain_ns=gain_ns, no_gain=no_gain)
     if least_ns is None and not is_part:
         findings += idle_call_findings(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
     if least_ns is None and not any(finding.saves_ns or finding.step >= 0 for finding in findings):
@@ -430,10 +436,15 @@ def _put_apart(trace: Trace, finding: Finding, groups: Sequence[BoolArray]) -> F
     return finding if gain_ns is None else replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
 
 
-def gained_ns(trace: Trace, rows: BoolArray) -> int | None:
-    """Return what it gained that some work is on several streams: how much longer it takes on one; None where nobody knows."""
+def no_gain_text(trace: Trace, rows: BoolArray, common_ns: int) -> str:
+    """Say that it gained nothing that some work of several streams ran at once for so long; empty where it did, or may have."""
     gain_ns = _gain_ns(trace, lambda run: in_one_stream(run, _places(run, rows)))
-    return None if gain_ns is None else -gain_ns
+    if gain_ns is None or -gain_ns >= LEAST_GAIN * common_ns:
+        return ""
+    return (
+        f"overlapped for {format_ns(common_ns)}, and that gained {format_ns(max(0, -gain_ns))}: scheduled anew one after the "
+        "other they take about as long, as they share the SMs or the memory"
+    )
 
 
 def _places(run: Run, rows: BoolArray) -> list[int]:

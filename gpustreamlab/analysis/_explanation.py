@@ -212,6 +212,9 @@ class Explanation(Reported):
     idle: str
     """With one stream: for how long the card was idle, where the host was meanwhile, by step where the run has steps; empty
     where it was hardly, or with several."""
+    no_gain: str
+    """That the overlap that there was gained nothing, as the work shares the SMs; empty where it gained something, or where
+    changes gain more."""
     is_ranges: bool
     """Whether only ranges are known, so that kernels within them are not."""
     has_calls: bool
@@ -307,6 +310,7 @@ class Explanation(Reported):
 
     def _notes(self) -> list[str]:
         notes = [f"{self.idle[:1].upper()}{self.idle[1:]}."] if self.idle and self.findings else []
+        notes += [f"Streams {self.no_gain}."] if self.no_gain else []
         notes += self._notes_of_forecast()
         if self.streams and self.is_ranges and not self.findings:
             notes.append(
