@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import resource
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -11,11 +14,14 @@ import numpy as np
 from bench._common import median_seconds, report
 from gpustreamlab import Session, Trace
 from gpustreamlab.analysis import Explanation
+from gpustreamlab.model import Accesses, Edges
 from gpustreamlab.typing import Cause
 from gpustreamlab.workloads import spin, spin_card
 from tests.helpers.planted import CLEAN, PLANTED, clean_program
 
 SPAN_COUNTS = (1_000_000, 10_000_000)
+CANDIDATE_COUNTS = (5_000, 1_000_000)
+"""Spans of runs with calls and data, of which ten candidates are scheduled anew."""
 ROUNDS = 3
 Program = Callable[[Session], object]
 
@@ -32,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
         for cause, programs in PLANTED_CUDA.items():
             planted.setdefault(cause, []).extend(programs)
         explained(options.backend, lambda lab: [spin(lab, 1_000, stream=lab.stream("a")), spin_card(lab, 1_000, stream="a")])
-    rows = [*judged(options.backend, planted), *clean(options.backend, options.random), *timed()]
+    rows = [*judged(options.backend, planted), *clean(options.backend, options.random), *timed(), *timed_with_candidates()]
     report(f"Explanations, {options.backend}", rows, rest)
 
 
@@ -75,6 +81,70 @@ def timed() -> list[dict[str, Any]]:
         seconds = median_seconds(lambda trace=trace: trace.explain(), rounds=ROUNDS)
         rows.append({"what": f"{count:,} kernels in 4 streams, s", "named first": round(seconds, 2)})
     return rows
+
+
+def timed_with_candidates() -> list[dict[str, Any]]:
+    """Say how long runs with ten candidates take, whatever was worked out before, and how much memory more than the trace."""
+    rows = []
+    for count in CANDIDATE_COUNTS:
+        kept = run_with_candidates(count)
+        seconds, before_kb = [], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(ROUNDS):
+            trace = kept[np.arange(len(kept))]  # what is kept of a trace is of this one
+            began = perf_counter()
+            trace.explain()
+            seconds.append(perf_counter() - began)
+        more_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) / 1024
+        told = {"named first": round(float(np.median(seconds)), 3), "else": f"{more_mb:.0f} MB more"}
+        rows.append({"what": f"{len(kept):,} spans with calls, data and ten candidates, s", **told})
+    return rows
+
+
+def run_with_candidates(count: int) -> Trace:
+    """Return a run of about so many spans in which much may be changed, as turns of one that was recorded."""
+    with Session("sim") as lab:
+        lab.capture("kernels", host=True)
+        copy, compute = lab.stream("copy"), lab.stream("compute")
+        given, taken = np.ones((8, 64, 1024), "f4"), lab.memory.pinned_empty((64, 1024), "f4")
+        array, kept = lab.xp.empty((64, 1024), "f4"), []
+        lab.synchronize()
+        lab.clear()
+        for turn in range(8):
+            with lab.on(copy, "up"):
+                array.set(given[turn])
+            compute.wait(copy)
+            with lab.on(compute, "step"):
+                kept.append(array * 2)
+            spin(lab, 20_000, blocks=8, stream=lab.stream(f"s{turn % 2}"))
+            with lab.on(compute, "down"):
+                kept[-1].get(out=taken, blocking=turn % 2 == 0)
+            copy.wait(compute)
+        lab.synchronize()
+        return in_turns(lab.trace, max(1, round(count / len(lab.trace))))
+
+
+def in_turns(trace: Trace, count: int) -> Trace:
+    """Return a run so many times one behind the other."""
+    size, turn = len(trace), np.arange(count)
+    apart_ns = int(trace.end_ns.max() - trace.queued_ns.min()) + 10_000
+
+    def repeated(rows: np.ndarray) -> np.ndarray:
+        return (np.tile(rows, (count, 1)) + np.where(rows < 0, 0, turn[:, None] * size)).ravel()
+
+    def tiled(values: Mapping[str, np.ndarray], *rows: str) -> dict[str, np.ndarray]:
+        return {name: repeated(column) if name in rows else np.tile(column, count) for name, column in values.items()}
+
+    edges = {name: getattr(trace.edges, name) for name in ("source", "target", "kind")}
+    times = {name: getattr(trace, name) + turn[:, None] * apart_ns for name in ("start_ns", "end_ns", "queued_ns")}
+    return replace(
+        trace,
+        **{name: values.ravel() for name, values in times.items()},
+        **tiled({name: getattr(trace, name) for name in ("lane", "name", "kind", "thread", "partition")}),
+        parent=repeated(trace.parent),
+        extra=tiled(trace.extra),
+        edges=Edges(**tiled(edges, "source", "target")),
+        accesses=Accesses(**tiled(trace.accesses.columns, "span")),
+    )
 
 
 def big_trace(count: int) -> Trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,6 +45,8 @@ ONE_STREAM_SHARE = 0.98
 """A stream with so much of the work is as good as the only one: arrays are often made on another one, once."""
 ONE_OF = (Cause.SAME_LANE, Cause.PARTITION_SMALL)
 """Causes of which one change is made: a further one of that kind would be another program."""
+UNEVEN_TIMES = 1.4
+"""From how many times the mean of such streams on one has more to do than others."""
 USUAL_RATES: Mapping[int, float] = MappingProxyType({7: 13e9, 8: 27e9, 9: 53e9, 10: 53e9, 12: 53e9})
 """Bytes per second of copies of page-locked memory, by the major compute capability: 85% of PCIe 3, 4 and 5 with 16 lanes."""
 ENOUGH_BUFFERS = 1 << 30
@@ -59,6 +62,7 @@ class Option(NamedTuple):
     cause: Cause
     make: Callable[[Run], Sequence[Run]]  # what the program would be: of several the best counts
     is_last: bool = False  # only looked at where nothing else gains
+    is_guess: bool = False  # only looked at where nothing else at all gains, and never promised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +75,8 @@ class Step:
     """What it gains, in ns."""
     before: Run
     after: Run
+    is_guess: bool = False
+    """Whether it rests on what nobody knows."""
 
     @property
     def places(self) -> list[int]:
@@ -151,8 +157,8 @@ class Advice:
         """Whether nothing is promised.
 
         The replay is too far off, kernels that slow each other down were to overlap more, how fast copies would be is a guess,
-        or a wait of the host would be left out of a run of which no data are known: the host may need what it waits for, even
-        where streams keep their order.
+        a wait of the host would be left out of a run of which no data are known: the host may need what it waits for, even
+        where streams keep their order; or it is a guess that work is independent.
         """
         causes = {step.cause for step in self.steps}
         leaves_waits = not causes.isdisjoint((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM))
@@ -160,6 +166,7 @@ class Advice:
             abs(self.error) > MOST_ERROR
             or 0 < self.gain_ns < self.slowed_ns
             or (self.is_guessed and Cause.PAGEABLE_COPY in causes)
+            or any(step.is_guess for step in self.steps)
             or (leaves_waits and not any(run.memory.is_known or any(run.memory.touches) for run in self.runs))
         )
 
@@ -176,7 +183,7 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     calls
         Rows of calls of the host that held it up, by what they did.
     """
-    runs, measured_ns, share = _read_runs(trace, rows)
+    runs, measured_ns, share = read_runs(trace, rows)
     try:
         walls = [replay(run.program).wall_ns for run in runs]
     except Impossible:
@@ -202,7 +209,7 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     )
 
 
-def _read_runs(trace: Trace, rows: Int64Array) -> tuple[tuple[Run, ...], int, float]:
+def read_runs(trace: Trace, rows: Int64Array) -> tuple[tuple[Run, ...], int, float]:
     """Read a run: whole, or of a long one some pieces; with what these took together, in ns, and which share of its work."""
     if len(rows) <= MOST_WORKS:
         wall_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
@@ -366,7 +373,12 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
     if program.main_lane[1] >= ONE_STREAM_SHARE and len(run.memory.place):
         found.append(Option("by_role", Cause.SAME_LANE, _one(changes.by_role)))
         found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True))
-    found.append(Option("split_copies", Cause.SAME_LANE, _one(changes.split_copies)))
+    copying = changes.lanes_of_copies_both_ways(program)
+    found.append(Option("split_copies", Cause.COPY_ENGINE if len(copying) > 1 else Cause.SAME_LANE, _one(changes.split_copies)))
+    uneven = _uneven(trace, program)
+    if uneven:
+        deal = partial(changes.dealt_evenly, lanes=uneven)
+        found.append(Option("dealt_evenly", Cause.NOT_OFFERED, _one(deal), is_last=True, is_guess=not run.memory.is_known))
     stray = _strayed(trace, program)
     if stray:
         found.append(Option("moved", Cause.OTHER_STREAM, _one(partial(changes.moved, lanes=stray))))
@@ -430,6 +442,22 @@ def _in_streams(run: Run) -> Sequence[Run]:
     return [next(made for wall_ns, made in walls if now_ns - wall_ns >= ENOUGH_SHARE * (now_ns - least_ns))]
 
 
+def _uneven(trace: Trace, program: Program) -> list[int]:
+    """Return the streams that do jobs of one kind where one has more of them than others; empty where none has.
+
+    They run the same kernels as the one with most work, on the same SMs and as urgent.
+    """
+    kinds: dict[int, set[int]] = {}
+    alone_ns = Counter[int]()
+    for work in program.works:
+        kinds.setdefault(work.lane, set()).add(int(trace.name[work.row]))
+        alone_ns[work.lane] += work.alone_ns
+    main, most_ns = alone_ns.most_common(1)[0]
+    key = program.seats[main], program.priorities[main], kinds[main]
+    alike = [lane for lane, own in kinds.items() if (program.seats[lane], program.priorities[lane], own) == key]
+    return alike if most_ns * len(alike) >= UNEVEN_TIMES * sum(alone_ns[lane] for lane in alike) else []
+
+
 def _strayed(trace: Trace, program: Program) -> dict[int, int]:
     """Return which work ran on another stream than was selected, and which that was."""
     found = strays(trace)
@@ -463,7 +491,7 @@ class _State(NamedTuple):
         """Return the change to another state; where it gains most stands for it."""
         gains = [before - now for before, now in zip(self.walls, after.walls, strict=True)]
         most = int(np.argmax(gains))
-        return Step(option.key, option.cause, sum(gains), self.runs[most], after.runs[most])
+        return Step(option.key, option.cause, sum(gains), self.runs[most], after.runs[most], option.is_guess)
 
 
 def _best_of(option: Option, run: Run) -> tuple[Run, int] | None:
@@ -486,7 +514,9 @@ def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _Stat
     left = list(options)
     while left and len(steps) < MOST_STEPS:
         first = _worth(state, [one for one in left if not one.is_last], least_ns)
-        first = first or _worth(state, [one for one in left if one.is_last], LAST_TIMES * least_ns)
+        first = first or _worth(
+            state, [one for one in left if one.is_last and not (one.is_guess and steps)], LAST_TIMES * least_ns
+        )
         if not first:
             break
         most_ns = max(state.wall_ns - after.wall_ns for _, after in first)

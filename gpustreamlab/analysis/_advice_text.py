@@ -233,6 +233,29 @@ def _split_copies(trace: Trace, step: Step) -> tuple[str, str]:
     return text, f"Give {what} a stream{' each' if len(gone) > 1 else ''} of their own: {made}.{waits}"
 
 
+def _dealt_evenly(trace: Trace, step: Step) -> tuple[str, str]:
+    name = _namer(trace, step)
+    before, after = step.before.program, step.after.program
+    pairs = list(zip(before.works, after.works, strict=True))
+    lanes = sorted({work.lane for pair in pairs for work in pair if pair[0].lane != pair[1].lane})
+    now_ns, then_ns = (
+        {lane: sum(pair[which].alone_ns for pair in pairs if pair[which].lane == lane) for lane in lanes} for which in (0, 1)
+    )
+    most, least = (name(pick(lanes, key=now_ns.__getitem__)) for pick in (max, min))
+    text = (
+        f"Work is dealt unevenly: {most} has {format_ns(max(now_ns.values()))} of it, {least} "
+        f"{format_ns(min(now_ns.values()))}, and in the end {most} works alone."
+    )
+    streams = f"streams = [{', '.join(f'lab.stream({name(lane)})' for lane in lanes[:_MOST_LINES])}]"
+    fix = f"Launch each piece on the stream that has least to do: {streams}; {format_ns(max(then_ns.values()))} each at most."
+    known = (
+        ""
+        if step.before.memory.is_known
+        else " That holds if no piece needs another of its stream: what they touch is not known."
+    )
+    return text, fix + known
+
+
 def _whole_card(trace: Trace, step: Step) -> tuple[str, str]:
     name = _namer(trace, step)
     before = step.before.program
@@ -301,6 +324,7 @@ _TEXTS: Mapping[str, Callable[[Trace, Step], tuple[str, str]]] = MappingProxyTyp
         "by_role": _streams,
         "in_streams": _streams,
         "split_copies": _split_copies,
+        "dealt_evenly": _dealt_evenly,
         "moved": _own,
         "whole_card": _whole_card,
         "other_part": _other_part,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -35,37 +35,6 @@ LEAST_SHARE = 0.01
 """Share of the whole time from which on a call is named in the line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Repeats:
-    """Steps that a run repeats: from one start of a range, or of work, that comes once in each, to the next."""
-
-    name: str
-    """What each begins with; empty where nothing repeats."""
-    start_ns: Int64Array
-    """When each began, on the device; shape (n_steps,), int64, in ns."""
-    duration_ns: Int64Array
-    """Up to the next; shape (n_steps,), int64, in ns. The last step, whose end nobody knows, is left out."""
-    idle_ns: Int64Array
-    """For how long of that the card was idle; shape (n_steps,), int64, in ns."""
-
-    calls: tuple[tuple[str, int], ...]
-    """Where the host was in the gaps of all of them, as `CardIdle.calls`."""
-
-    @property
-    def text(self) -> str:
-        """For how long the card is idle in one, and where the host is meanwhile; how many there are, and how long they take."""
-        late_ns = float(np.quantile(self.duration_ns, 0.95))
-        times = f"{count_text(len(self.start_ns), 'step')} (95% take at most {format_ns(late_ns)})"
-        return f"{self.idle_text}; {times} from one {display_name(self.name, 40)} to the next"
-
-    @property
-    def idle_text(self) -> str:
-        """For how long the card is idle in one, and where the host is meanwhile."""
-        median_ns, whole_ns = float(np.quantile(self.duration_ns, 0.5)), int(self.duration_ns.sum())
-        where = _where_text(self.calls, whole_ns)
-        return f"of {format_ns(median_ns)} a step the card is idle {format_share(int(self.idle_ns.sum()) / whole_ns)}{where}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CardIdle(Answer):
     """The times in which nothing ran on a card, with the work around each. False where there are none.
@@ -90,8 +59,12 @@ class CardIdle(Answer):
     functions: tuple[FunctionCount, ...]
     """Functions of Python in which that thread was seen in the gaps until the launch, and how often; most first. Empty without
     samples."""
-    steps: Repeats
-    """The steps that the run repeats, where there are any."""
+    step_name: str
+    """What each step that the run repeats begins with; empty where nothing repeats. `steps` tells of each."""
+    step_ns: Int64Array
+    """When each of them began on the device, and the last one ended; shape (n_steps + 1,), int64, in ns; else empty."""
+    step_calls: tuple[tuple[str, int], ...]
+    """Where the host was in the gaps within these steps, as `calls`."""
 
     _columns: ClassVar = ("row", "before", "start_ns", "duration_ns")
     _title: ClassVar = "Idle card:"
@@ -112,10 +85,8 @@ class CardIdle(Answer):
         """How long it was idle, in each step where there are steps, and where the host was; empty where it hardly was."""
         if self.idle_ns < LEAST_SHARE * self.wall_ns or not len(self):
             return ""
-        if len(self.steps.start_ns):
-            return self._words(self.steps.idle_text)
-        told = f"idle {format_share(self.idle_ns / self.wall_ns)}{_where_text(self.calls, self.wall_ns)}"
-        return self._words(told)
+        idle = f"idle {format_share(self.idle_ns / self.wall_ns)}{_where_text(self.calls, self.wall_ns)}"
+        return self._words(self._step_text() if self.step_name else idle)
 
     def _line(self) -> str:
         if not self.wall_ns:
@@ -129,8 +100,20 @@ class CardIdle(Answer):
             share = "" if len(self) == 1 else f", {format_share(longest_ns / self.idle_ns)} of it"
             between = f"{share} between {display_name(behind, 40)} and {display_name(before, 40)}"
         function = f"; {self._function()}" if self._function() else ""
-        where = f"; {self.steps.text}" if len(self.steps.start_ns) else _where_text(self.calls, self.wall_ns)
+        where = _where_text(self.calls, self.wall_ns)
+        if self.step_name:
+            late_ns = float(np.quantile(np.diff(self.step_ns), 0.95))
+            times = f"{count_text(len(self.step_ns) - 1, 'step')} (95% take at most {format_ns(late_ns)})"
+            where = f"; {self._step_text()}; {times} from one {display_name(self.step_name, 40)} to the next"
         return f"{told}, in {count_text(len(self), 'gap')}{between}{where}{function}"
+
+    def _step_text(self) -> str:
+        """Say for how long the card is idle in a step, and where the host is meanwhile."""
+        whole_ns, gaps = int(self.step_ns[-1] - self.step_ns[0]), (self.start_ns, self.start_ns + self.duration_ns)
+        idle_ns = int(StepTime([union_edges(*gaps)]).between(self.step_ns[:1], self.step_ns[-1:])[0])
+        where = _where_text(self.step_calls, whole_ns)
+        median_ns = float(np.median(np.diff(self.step_ns)))
+        return f"of {format_ns(median_ns)} a step the card is idle {format_share(idle_ns / whole_ns)}{where}"
 
     def _function(self) -> str:
         """Say in which function Python stood most often, where that is no chance."""
@@ -188,8 +171,8 @@ def card_idle(trace: Trace) -> CardIdle:
     >>> found = card_idle(trace)
     >>> found.idle_ns, found.calls[0]
     (40, ('cudaStreamSynchronize', 25))
-    >>> len(found.steps.start_ns)
-    0
+    >>> found.step_name
+    ''
     """
     require_trace(trace, "card_idle")
     is_counted = is_work(trace) & (trace.end_ns > trace.start_ns)
@@ -202,6 +185,8 @@ def card_idle(trace: Trace) -> CardIdle:
     launch = launch_calls(trace)[behind] if len(behind) else behind
     held_ends = _launched_ns(trace, behind, launch, starts, ends)
     thread = _thread_of(trace, launch)
+    step_name, step_ns = repeated(trace)
+    in_steps = (np.clip(times_ns, *step_ns[[0, -1]]) if step_name else times_ns[:0] for times_ns in (starts, held_ends, ends))
     return CardIdle(
         trace=trace,
         row=behind,
@@ -211,7 +196,9 @@ def card_idle(trace: Trace) -> CardIdle:
         wall_ns=int(trace.end_ns[by_end[-1]] - trace.start_ns[rows[0]]) if len(rows) else 0,
         calls=_held_by(trace, thread, starts, held_ends, ends),
         functions=count_functions(trace, np.full(len(starts), thread), starts, held_ends),
-        steps=_with_calls(_find_steps(trace, rows, starts, ends), trace, thread, (starts, held_ends, ends)),
+        step_name=step_name,
+        step_ns=step_ns,
+        step_calls=_held_by(trace, thread, *in_steps),
     )
 
 
@@ -279,40 +266,28 @@ def _where_text(calls: tuple[tuple[str, int], ...], whole_ns: int) -> str:
     return f": {', '.join(named)}" if named else ""
 
 
-def _with_calls(steps: Repeats, trace: Trace, thread: int, gaps: tuple[Int64Array, Int64Array, Int64Array]) -> Repeats:
-    """Return steps with where the host was in their gaps; these have a start, when their work was launched, and an end."""
-    if not len(steps.start_ns):
-        return steps
-    first_ns, last_ns = int(steps.start_ns[0]), int(steps.start_ns[-1] + steps.duration_ns[-1])
-    starts, held_ends, ends = (np.clip(times_ns, first_ns, last_ns) for times_ns in gaps)
-    inside = starts < ends
-    return replace(steps, calls=_held_by(trace, thread, starts[inside], held_ends[inside], ends[inside]))
+def repeated(trace: Trace) -> tuple[str, Int64Array]:
+    """Find what a run repeats: what each turn begins with, and when each began on the device; the last, open one only ends.
 
-
-def _find_steps(trace: Trace, rows: Int64Array, starts: Int64Array, ends: Int64Array) -> Repeats:
-    """Find what a run repeats: ranges first, then work, which is given in the order of its starts."""
-    none = np.empty(0, np.int64)
-    nothing = Repeats(name="", start_ns=none, duration_ns=none, idle_ns=none, calls=())
-    if not len(rows):
-        return nothing
+    Ranges are looked at first, then work.
+    """
+    rows = np.flatnonzero(is_work(trace) & (trace.end_ns > trace.start_ns))
+    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     marks = np.flatnonzero((trace.kind == _RANGE) | (trace.kind == _ANNOTATION))
     marks = marks[np.argsort(trace.start_ns[marks], kind="stable")]
     groups = [name_group(name) for name in trace.names]
     code_of = {group: code for code, group in enumerate(dict.fromkeys(groups))}
     codes = np.array([code_of[group] for group in groups], np.int64)
     for chosen, least in ((marks, 1), (rows, 2)):  # one kernel alone is no step
-        first = _periodic(codes[trace.name[chosen]], least=least)
-        if not len(first):
+        own = chosen[_periodic(codes[trace.name[chosen]], least=least)]
+        if not len(own) or not len(rows):
             continue
-        own = chosen[first]
         began_ns = trace.start_ns[own]
         if chosen is marks and trace.kind[own[0]] == _ANNOTATION:  # on the host: a step begins with what it launched first
             queued_ns = np.maximum.accumulate(trace.queued_ns[rows])
             began_ns = trace.start_ns[rows[np.minimum(np.searchsorted(queued_ns, began_ns), len(rows) - 1)]]
-        idle_ns = StepTime([union_edges(starts, ends)]).between(began_ns[:-1], began_ns[1:])
-        name, lasted_ns = groups[int(trace.name[own[0]])], np.diff(began_ns)
-        return Repeats(name=name, start_ns=began_ns[:-1], duration_ns=lasted_ns, idle_ns=idle_ns, calls=())
-    return nothing
+        return groups[int(trace.name[own[0]])], began_ns
+    return "", np.empty(0, np.int64)
 
 
 def _periodic(codes: Int64Array, *, least: int) -> Int64Array:

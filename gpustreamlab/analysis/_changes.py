@@ -158,15 +158,26 @@ def by_role(run: Run) -> Run | None:
     return _spread(run, [places.get(work.kind, 1) for work in run.program.works], ROLES)
 
 
+def _kinds_of(program: Program) -> dict[int, set[int]]:
+    """Return which kinds of work each stream has."""
+    kinds: dict[int, set[int]] = {}
+    for work in program.works:
+        kinds.setdefault(work.lane, set()).add(work.kind)
+    return kinds
+
+
+def lanes_of_copies_both_ways(program: Program) -> list[int]:
+    """Return the streams that copy both ways, and do nothing else: two of them use one engine in turns, and leave the other."""
+    return [lane for lane, own in _kinds_of(program).items() if own == {UPLOAD, DOWNLOAD}]
+
+
 def split_copies(run: Run) -> Run | None:
     """Give copies streams of their own where they share one with copies the other way, or with the only stream of kernels.
 
     Where several streams have kernels each may do all of its own batches, copies too.
     """
     program = run.program
-    kinds: dict[int, set[int]] = {}
-    for work in program.works:
-        kinds.setdefault(work.lane, set()).add(work.kind)
+    kinds = _kinds_of(program)
     with_kernels = [lane for lane, own in kinds.items() if KERNEL in own]
     if len(kinds) < 2 or not run.memory.is_known or any(program.seats) or any(program.priorities):
         return None
@@ -233,6 +244,47 @@ def moved(run: Run, lanes: Mapping[int, int]) -> Run | None:
     works = tuple(work._replace(lane=lanes[place]) if place in lanes else work for place, work in enumerate(program.works))
     changed = run.with_program(works=works)
     return changed.with_program(waits=across(changed.program, program.waits | run.memory.edges()))
+
+
+def dealt_evenly(run: Run, lanes: Collection[int]) -> Run | None:
+    """Deal the jobs of some streams to these anew, each to the one that has least to do so far.
+
+    A job is all work that shares arrays, or waits for each other; where nothing is known of the data each work is one.
+    """
+    program = run.program
+    orders = run.memory.edges() | program.waits if run.memory.is_known else program.waits
+    done_ns, moves = dict.fromkeys(lanes, 0), dict[int, int]()
+    for job in _jobs(len(program.works), orders):
+        homes = {program.works[place].lane for place in job}
+        if len(homes) > 1 or not homes <= done_ns.keys():
+            continue
+        (home,) = homes
+        lane = min(done_ns, key=lambda one: (done_ns[one], one != home))
+        done_ns[lane] += sum(program.works[place].alone_ns for place in job)
+        moves |= dict.fromkeys(job, lane) if lane != home else {}
+    if not moves:
+        return None
+    works = tuple(work._replace(lane=moves.get(place, work.lane)) for place, work in enumerate(program.works))
+    return run.with_program(works=works)
+
+
+def _jobs(count: int, orders: Iterable[tuple[int, int]]) -> Iterable[list[int]]:
+    """Return work that is held together by orders, in the order of the first of each."""
+    first = list(range(count))
+
+    def first_of(place: int) -> int:
+        while first[place] != place:
+            first[place] = first[first[place]]
+            place = first[place]
+        return place
+
+    for before, after in orders:
+        one, other = sorted((first_of(before), first_of(after)))
+        first[other] = one
+    jobs: dict[int, list[int]] = {}
+    for place in range(count):
+        jobs.setdefault(first_of(place), []).append(place)
+    return jobs.values()
 
 
 def apart(run: Run, places: Collection[int]) -> Run | None:

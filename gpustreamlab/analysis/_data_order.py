@@ -8,7 +8,7 @@ Opaque work, of which it is not known what all it touches, asks for nothing by i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -89,6 +89,25 @@ class Memory:
             pairs = [pair for before, after, *_ in found for pair in zip(before.tolist(), after.tolist(), strict=True)]
             self._edges[buffers] = frozenset(pairs)
         return self._edges[buffers]
+
+    @cached_property
+    def next_host_uses(self) -> Mapping[int, int]:
+        """Of work that uses memory of the host which work next uses some of it, or what may be made of it; the last."""
+        kept = self.is_host
+        columns = {name: getattr(self, name)[kept] for name in ("place", "buffer", "begin", "end", "is_host")}
+        used = Memory(**columns, is_write=kept[kept], is_opaque=self.is_opaque)  # whoever uses it next comes behind, as a write
+        found: dict[int, int] = {}
+        for before, after in used.edges():
+            found[before] = max(after, found.get(before, -1))
+        newest = np.maximum.accumulate(self.buffer)  # numbers grow as memory is allocated, or first seen
+        uploads = kept & ~self.is_write
+        place, buffer = self.place[uploads], self.buffer[uploads]
+        for row in np.flatnonzero(kept & self.is_write).tolist():
+            before = int(self.place[row])
+            is_new = buffer > newest[np.searchsorted(self.place, before, side="right") - 1]
+            is_made = (place > before) & (is_new | (buffer == self.buffer[row]))
+            found[before] = max(found.get(before, -1), *place[is_made][-1:].tolist(), -1)
+        return {before: after for before, after in found.items() if after >= 0}
 
     def _in_turn(self, buffers: int) -> Int64Array:
         """Return in which array each touch is where what is written anew is so in another array, of so many in turn."""

@@ -15,7 +15,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, union_edges
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._compare import NAME_CHARACTERS, TraceComparison, change_of_ns, compare_traces, ratio_text
-from gpustreamlab.analysis._explain import descendants, explain, gained_ns, name_hint, work_of
+from gpustreamlab.analysis._explain import descendants, explain, name_hint, no_gain_text, work_of
 from gpustreamlab.analysis._host_waits import host_waits
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._report import Answer
@@ -58,8 +58,6 @@ class Missed(Answer):
 
 Check = Callable[[Trace], Missed]  # Takes what ran, and returns what was not as expected
 
-LEAST_GAIN = 0.1
-"""Streams that gain less than this share of the time for which they overlap gain nothing by it."""
 NOTHING_TIMED = "Nothing ran, so no time can be compared: put the work into the with block, or before .check()."
 _KERNELS = "Capture them: lab.capture('kernels', host=True), before the work."
 
@@ -83,13 +81,8 @@ def expect_overlap(first: str, second: str, at_least: float) -> Check:
             )
             return f"{names} were expected to overlap, but nothing of {idle} ran."
         if common_ns >= at_least * shorter_ns:
-            gain_ns = gained_ns(trace, groups[0] | groups[1])
-            if gain_ns is None or gain_ns >= LEAST_GAIN * common_ns:
-                return ""
-            return (
-                f"{names} overlapped for {format_ns(common_ns)}, and that gained {format_ns(max(0, gain_ns))}: scheduled anew "
-                "one after the other they take about as long, as they share the SMs."
-            )
+            no_gain = no_gain_text(trace, groups[0] | groups[1], common_ns)
+            return f"{names} {no_gain}." if no_gain else ""
         share = f"{format_share(common_ns / shorter_ns)} of the shorter one"
         told = f"{names} overlapped for {format_ns(common_ns)}, {share}; expected were {format_share(at_least)} or more."
         return f"{told}\n{_why(trace, first, second)}"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import MOST_WORKS, Advice, Step, advise, read_run
+from gpustreamlab.analysis._advice import Advice, Step, advise, read_runs
 from gpustreamlab.analysis._advice_text import step_texts
 from gpustreamlab.analysis._busy import (
     StepTime,
@@ -24,15 +24,15 @@ from gpustreamlab.analysis._busy import (
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
 from gpustreamlab.analysis._changes import Run, apart, in_one_stream
-from gpustreamlab.analysis._device_causes import CODES, SURE, piece_of
-from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS, finding_texts
+from gpustreamlab.analysis._device_causes import CODES, piece_of
+from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
-from gpustreamlab.analysis._host_findings import CALLED, finding_of, idle_call_findings, short_and_late, sooner, texts_of_call
+from gpustreamlab.analysis._host_findings import CALLED, finding_of, idle_call_findings, short_and_late, sooner
 from gpustreamlab.analysis._host_waits import thread_lanes
 from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED
 from gpustreamlab.analysis._overlap import concurrency
-from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pieces, needed_chain_ns
+from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pieces, pieces_on_time
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
@@ -40,7 +40,7 @@ from gpustreamlab.analysis._stacks import find_host_bound, in_operation, name_th
 from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Int64Array, LaneKind, SpanKind
 
 PAIRS_TOLD = 4  # Up to how many pairs of streams are told apart for one cause; what more cost is added up
 PROFILER_TIMES = 10  # The profiler's own time is told if it costs so many times what else is told
@@ -74,10 +74,11 @@ SLOWED_TOLD = 4  # How many kernels that were slowed are told by their names
 IDLE_SHARE = 0.05  # From which share of that time on it is told that the card was idle while the host was in a call
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
+LEAST_GAIN = 0.1
+"""Streams that gain less than this share of the time for which they overlap gain nothing by it."""
 AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
 HIDES_SHARE = 0.7  # A call hides behind a wait of the host that would save so much that this share of it is the call's
 WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
-NEEDS_DATA = "waits for data that streams need are kept as they are"  # What bounds the gain where waits for data do
 
 
 def explain(trace: Trace, first: str | int | None = None, second: str | None = None) -> Explanation:
@@ -174,7 +175,7 @@ def _explanation(
     trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
 ) -> Explanation:
     whole = concurrency(trace if np.array_equal(rows, pieces.counted) else trace[rows])
-    used, chain_ns = np.flatnonzero(np.bincount(trace.lane[rows])), needed_chain_ns(pieces)
+    used = np.flatnonzero(np.bincount(trace.lane[rows]))
     shares = whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else ""
     result = Explanation(
         findings=(),
@@ -185,11 +186,12 @@ def _explanation(
         together_ns=whole.together_ns,
         offered_ns=max(pieces.offered_ns, whole.together_ns),
         gain_ns=0,
-        bound_ns=max(whole.active_ns - max(whole.ideal_ns, chain_ns), 0),
+        bound_ns=max(whole.active_ns - whole.ideal_ns, 0),
         forecast=None,
-        reason=NEEDS_DATA if chain_ns > whole.ideal_ns else shares,
+        reason=shares,
         idle="" if is_part or len(used) != 1 else _idle_text(trace),
         is_ranges=SpanKind.RANGE in counted_kinds(trace) and trace.metadata.tier is not CaptureTier.KERNELS,
+        no_gain="",
         has_calls=bool((pieces.launch >= 0).any()),
         looked_share=pieces.looked_share,
         metadata=trace.metadata,
@@ -205,10 +207,13 @@ def _explanation(
         findings = _with_steps(trace, pieces, advice, findings, asked)
         if least_ns is None and advice.is_certain:
             findings += short_and_late(trace, rows, advice, findings)
-        result = replace(result, forecast=_forecast(advice), gain_ns=sum(finding.saves_ns for finding in findings))
+        is_shared = not advice.steps and result.together_ns >= LEAST_GAIN * result.active_ns
+        no_gain = no_gain_text(trace, rows, result.together_ns) if is_shared and least_ns is None else ""
+        gain_ns = sum(finding.saves_ns for finding in findings)
+        result = replace(result, forecast=_forecast(advice), gain_ns=gain_ns, no_gain=no_gain)
     if least_ns is None and not is_part:
         findings += idle_call_findings(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
-    if least_ns is None and not any(finding.saves_ns for finding in findings):
+    if least_ns is None and not any(finding.saves_ns or finding.step >= 0 for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
     words = result.maker.words
     findings = [replace(one, text=words(one.text), fix=words(one.fix)) for one in findings]
@@ -312,17 +317,12 @@ def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence
             continue
         first = works[step.places[0] if step.places else 0]
         held = step.held or [(call.row, works[call.works[0]].row) for call in step.shortened]
-        base = joined(own) if own else finding_of(trace, first.row, step.cause, step.gain_ns, held)
-        is_of_call = not own and (step.shortened or step.cause is Cause.ALLOC_SYNC)
-        text, fix = texts_of_call(trace, base) if is_of_call else step_texts(trace, step)
-        changed = replace(
-            base,
-            step=number,
-            saves_ns=0 if advice.is_bound else step.gain_ns,
-            bound_ns=step.gain_ns if advice.is_bound else 0,
-            text=base.text if own else text,
-            fix=fix or base.fix,
-        )
+        text, fix = step_texts(trace, step)
+        is_of_call = step.shortened or step.cause is Cause.ALLOC_SYNC
+        on_time = pieces_on_time(trace, first.row, step.gain_ns, held)
+        base = joined(own) if own else finding_of(trace, step.cause, on_time, text=None if is_of_call else text)
+        saves_ns, bound_ns = (0, step.gain_ns) if advice.is_bound else (step.gain_ns, 0)
+        changed = replace(base, step=number, saves_ns=saves_ns, bound_ns=bound_ns, fix=fix or base.fix)
         told.append(changed if own or changed.call_row < 0 else with_operation(trace, pieces, changed))
         left = [one for one in left if not any(one is mended for mended in own)]
     return [*told, *left]
@@ -371,13 +371,9 @@ def _not_offered(
     stream = trace.lanes[int(trace.lane[row])].name
     words = {"missing": format_ns(missing_ns), "stream": display_name(stream, 40), "longest": format_ns(to_ns - from_ns)}
     worth_ns = min(missing_ns, unexplained_ns)
-    finding = replace(
-        finding_of(trace, row, Cause.NOT_OFFERED, worth_ns),
-        bound_ns=worth_ns,
-        waited_ns=worth_ns,
-        text=happened.format(**words),
-        fix=fix,
-    )
+    alone = pieces_on_time(trace, row, worth_ns)
+    text = happened.format(**words)
+    finding = finding_of(trace, Cause.NOT_OFFERED, alone, text=text, fix=fix, bound_ns=worth_ns, waited_ns=worth_ns)
     lane = int(thread_lanes(trace, pieces.launch)(np.array([row]))[0])
     return [in_operation(trace, finding, lane, from_ns, to_ns)]
 
@@ -422,51 +418,55 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
     on_it = [np.flatnonzero(group & (trace.lane == shared[0])) for group in groups]
     least_ns = min(int(trace.duration_ns[rows].sum()) for rows in on_it)
     first, second = (display_name(name, 40) for name in names)
-    found = finding_of(trace, int(on_it[1][0]), Cause.SAME_LANE, least_ns)
+    text = f"{first} and {second} are both on {stream!r}: a stream runs its work in order."
     return [
         replace(
-            found,
+            finding_of(trace, Cause.SAME_LANE, pieces_on_time(trace, int(on_it[1][0]), least_ns), text=text),
             other=stream,
             bound_ns=least_ns,
             waited_ns=least_ns,
             piece_count=min(map(len, on_it)),
             other_row=int(on_it[0][0]),
             pieces=NO_PIECES,
-            text=f"{first} and {second} are both on {stream!r}: a stream runs its work in order.",
-            fix="If neither needs the other's result, put one on a stream of its own: lab.stream('other').",
+            fix=TEXTS[Cause.SAME_LANE][1],
         )
     ]
 
 
 def _put_apart(trace: Trace, finding: Finding, groups: Sequence[BoolArray]) -> Finding:
     """Find what it gains to give the second of two things on one stream a stream of its own; the same where nobody knows."""
-    gain_ns = _gain_ns(trace, lambda run: apart(run, _places(run, groups[1] & ~groups[0])), needs_memory=True)
+    moved = groups[1] & ~groups[0]
+    gain_ns = _gain_ns(trace, lambda run: apart(run, _places(run, moved)) if run.memory.is_known else None)
     return finding if gain_ns is None else replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
 
 
-def gained_ns(trace: Trace, rows: BoolArray) -> int | None:
-    """Return what it gained that some work is on several streams: how much longer it takes on one; None where nobody knows."""
-    gain_ns = _gain_ns(trace, lambda run: in_one_stream(run, _places(run, rows)), needs_memory=False)
-    return None if gain_ns is None else -gain_ns
+def no_gain_text(trace: Trace, rows: BoolArray, common_ns: int) -> str:
+    """Say that it gained nothing that some work of several streams ran at once for so long; empty where it did, or may have."""
+    gain_ns = _gain_ns(trace, lambda run: in_one_stream(run, _places(run, rows)))
+    if gain_ns is None or -gain_ns >= LEAST_GAIN * common_ns:
+        return ""
+    return (
+        f"overlapped for {format_ns(common_ns)}, and that gained {format_ns(max(0, -gain_ns))}: scheduled anew one after the "
+        "other they take about as long, as they share the SMs or the memory"
+    )
 
 
 def _places(run: Run, rows: BoolArray) -> list[int]:
     return [place for place, work in enumerate(run.program.works) if rows[work.row]]
 
 
-def _gain_ns(trace: Trace, change: Callable[[Run], Run | None], *, needs_memory: bool) -> int | None:
-    """Return what a change of a short run gains, in ns; None where it cannot be scheduled anew."""
+def _gain_ns(trace: Trace, change: Callable[[Run], Run | None]) -> int | None:
+    """Return what a change of a run gains, of a long one by pieces, in ns; None where it cannot be scheduled anew."""
     rows = np.flatnonzero(is_work(trace))
-    if not 0 < len(rows) <= MOST_WORKS or len(trace.devices) > 1 or not trace.metadata.device.sm_count:
+    if not len(rows) or len(trace.devices) > 1 or not trace.metadata.device.sm_count:
         return None
-    run = read_run(trace, rows)
-    if needs_memory and not run.memory.is_known:
-        return None
+    runs, measured_ns, _ = read_runs(trace, rows)
     try:
-        changed, before_ns = change(run), replay(run.program).wall_ns
-        return 0 if changed is None else before_ns - replay(changed.program).wall_ns
+        pairs = [(replay(run.program).wall_ns, replay(made.program).wall_ns) for run in runs if (made := change(run))]
     except Impossible:
         return None
+    times = concurrency(trace).wall_ns / max(1, measured_ns)
+    return round(sum(before - after for before, after in pairs) * times) if pairs else None
 
 
 def descendants(trace: Trace, member: BoolArray) -> BoolArray:
@@ -545,49 +545,28 @@ def _finding(
     bound_ns: int,
 ) -> Finding:
     """Make one of what was found, of which what saves most comes first."""
-    longest, late = int(members[0]), found.piece[members]
-    piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
-    code = CODES[int(found.cause[longest])]
-    need = pieces.needs_of(pieces.row[late], found.before[members])
-    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and need[0] == NEEDED
-    text, fix = finding_texts(
-        code,
-        trace,
-        pieces,
-        piece=piece,
-        before=before,
-        call=call,
-        waited_ns=int(found.waited_ns[longest]),
-        is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
-        need=int(need[0]),
-    )
-    if code in OF_CALL_ROW:
-        text += _slowed_text(trace, found.call[members], found.waited_ns[members]) if code is Cause.SLOWED_DOWN else ""
-        call, found = -1, replace(found, call=np.full(len(found.call), -1))
-    return Finding(
-        code=code,
-        certainty=SURE[int(found.certainty[longest])],
-        stream=trace.lanes[int(pieces.lane[piece])].name,
-        other=trace.lanes[int(trace.lane[before])].name if before >= 0 else None,
-        row=int(pieces.row[piece]),
+    late, before = found.piece[members], found.before[members]
+    row, code = pieces.row[late], CODES[int(found.cause[members[0]])]
+    held = LatePieces(
+        row=row,
         other_row=before,
-        call_row=call,
-        text=text,
-        fix=fix,
-        pieces=LatePieces(
-            row=pieces.row[late],
-            other_row=found.before[members],
-            call_row=found.call[members],
-            idle_since_ns=pieces.idle_since_ns[late],
-            launched_ns=pieces.launched_ns[late],
-            start_ns=pieces.start_ns[late],
-            waited_ns=found.waited_ns[members],
-            certainty=found.certainty[members],
-            need=need.astype(np.int64),
-        ),
+        call_row=found.call[members],
+        idle_since_ns=pieces.idle_since_ns[late],
+        launched_ns=pieces.launched_ns[late],
+        start_ns=pieces.start_ns[late],
+        waited_ns=found.waited_ns[members],
+        certainty=found.certainty[members],
+        need=pieces.needs_of(row, before).astype(np.int64),
+    )
+    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and held.need[0] == NEEDED
+    made = replace(
+        finding_of(trace, code, held),
         piece_count=piece_count,
         pair_count=pair_count,
         waited_ns=waited_ns,
-        saves_ns=0,
         bound_ns=0 if is_kept else bound_ns,
     )
+    if code not in OF_CALL_ROW:
+        return made
+    text = made.text + (_slowed_text(trace, held.call_row, held.waited_ns) if code is Cause.SLOWED_DOWN else "")
+    return replace(made, text=text, call_row=-1, pieces=held._replace(call_row=np.full(len(row), -1)))

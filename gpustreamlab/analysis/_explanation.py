@@ -203,8 +203,7 @@ class Explanation(Reported):
     gain_ns: int
     """What the changes of all findings are predicted to gain together, in ns; 0 where nothing can be promised."""
     bound_ns: int
-    """The most that overlap could still save, in ns: `active_ns` less the time that the busiest stream, what they share, or the
-    longest chain of work with waits for data that are known to be needed, takes at full speed."""
+    """The most that overlap could still save, in ns: `active_ns` less what the busiest stream, or what is shared, takes."""
     forecast: Forecast | None
     """What the run would take with these changes; None where it cannot be scheduled anew."""
     asked: str
@@ -214,6 +213,9 @@ class Explanation(Reported):
     idle: str
     """With one stream: for how long the card was idle, where the host was meanwhile, by step where the run has steps; empty
     where it was hardly, or with several."""
+    no_gain: str
+    """That the overlap that there was gained nothing, as the work shares the SMs; empty where it gained something, or where
+    changes gain more."""
     is_ranges: bool
     """Whether only ranges are known, so that kernels within them are not."""
     has_calls: bool
@@ -314,6 +316,7 @@ class Explanation(Reported):
 
     def _notes(self) -> list[str]:
         notes = [f"{self.idle[:1].upper()}{self.idle[1:]}."] if self.idle and self.findings else []
+        notes += [f"Streams {self.no_gain}."] if self.no_gain else []
         notes += self._notes_of_forecast()
         if self.streams and self.is_ranges and not self.findings:
             notes.append(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gpustreamlab.analysis._advice import Advice, delays_with_priority
 from gpustreamlab.analysis._causes import idle_in_calls
+from gpustreamlab.analysis._device_causes import SURE
 from gpustreamlab.analysis._explain_text import finding_texts, make_room
 from gpustreamlab.analysis._explanation import Finding
-from gpustreamlab.analysis._needed_waits import NOT_NEEDED
-from gpustreamlab.analysis._pieces import Pieces, pieces_on_time
+from gpustreamlab.analysis._pieces import LatePieces, Pieces, pieces_on_time
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._stacks import with_operation
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
@@ -27,28 +28,32 @@ take, and for so much of the run."""
 LEAST_DELAY = 0.1  # By which share of the delay work has to begin sooner for a priority to be told
 
 
-def finding_of(trace: Trace, row: int, code: Cause, waited_ns: int, held: Sequence[tuple[int, int]] = ()) -> Finding:
-    """Make a finding of work that was not late, to be told with other words; of calls that stood still, with their work."""
-    pieces = pieces_on_time(trace, row, waited_ns, held)
-    row = int(pieces.row[0])
-    stream = trace.lanes[int(trace.lane[row])].name
-    return Finding(
+def finding_of(trace: Trace, code: Cause, pieces: LatePieces, *, text: str | None = None, **told: Any) -> Finding:
+    """Make a finding of pieces, the longest first, which its words are of: the words of its cause, or others."""
+    row, before, call = (int(column[0]) for column in (pieces.row, pieces.other_row, pieces.call_row))
+    is_proved = SURE[int(pieces.certainty[0])] is Certainty.PROVED
+    fix = ""
+    if text is None:
+        places = {"piece": 0, "before": before, "call": call, "waited_ns": int(pieces.waited_ns[0])}
+        text, fix = finding_texts(code, trace, pieces, **places, is_proved=is_proved, need=int(pieces.need[0]))
+    first = Finding(
         code=code,
-        certainty=Certainty.PROVED,
-        stream=stream,
-        other=None,
+        certainty=SURE[int(pieces.certainty[0])],
+        stream=trace.lanes[int(trace.lane[row])].name,
+        other=trace.lanes[int(trace.lane[before])].name if before >= 0 else None,
         saves_ns=0,
         bound_ns=0,
         waited_ns=0,
         piece_count=len(pieces.row),
         pair_count=1,
         row=row,
-        other_row=-1,
-        call_row=int(pieces.call_row[0]),
-        text="",
-        fix="",
+        other_row=before,
+        call_row=call,
+        text=text,
+        fix=fix,
         pieces=pieces,
     )
+    return replace(first, **told)
 
 
 def idle_call_findings(trace: Trace, pieces: Pieces, findings: Sequence[Finding], least_ns: int) -> list[Finding]:
@@ -63,20 +68,13 @@ def idle_call_findings(trace: Trace, pieces: Pieces, findings: Sequence[Finding]
             total_ns, longest = int(inside_ns[own].sum()), own[np.argmax(inside_ns[own])]
             if total_ns < least_ns or (code, name) in told:
                 continue
-            base = finding_of(
-                trace, int(row[longest]), code, total_ns, [*zip(call[own].tolist(), row[own].tolist(), strict=True)]
+            held = pieces_on_time(
+                trace, int(row[longest]), total_ns, [*zip(call[own].tolist(), row[own].tolist(), strict=True)]
             )
-            text, fix = texts_of_call(trace, base)
+            base = finding_of(trace, code, held, bound_ns=total_ns, waited_ns=total_ns)
             idle = f" Nothing ran on the card meanwhile: {format_ns(total_ns)} in all."
-            base = replace(base, text=text + idle, fix=fix, bound_ns=total_ns, waited_ns=total_ns)
-            found.append(with_operation(trace, pieces, base))
+            found.append(with_operation(trace, pieces, replace(base, text=base.text + idle)))
     return found
-
-
-def texts_of_call(trace: Trace, finding: Finding) -> tuple[str, str]:
-    """Say what happened in the call of a finding, and what to do."""
-    words = {"piece": 0, "before": -1, "call": finding.call_row, "waited_ns": finding.waited_ns}
-    return finding_texts(finding.code, trace, finding.pieces, **words, is_proved=True, need=NOT_NEEDED)
 
 
 def short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequence[Finding]) -> list[Finding]:
@@ -99,7 +97,7 @@ def short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequ
         if np.quantile(late_ns, 0.95) < worth_ns or (delays := delays_with_priority(advice, lane)) is None:
             continue
         row = int(own[longest])
-        base = finding_of(trace, row, Cause.GRID_FILLS_DEVICE, int(late_ns[longest]))
+        base = finding_of(trace, Cause.GRID_FILLS_DEVICE, pieces_on_time(trace, row, int(late_ns[longest])), text="")
         # Latency is the loss here, not throughput: with priority or without the whole takes as long.
         others = np.flatnonzero(rows & (trace.lane != lane) & (trace.start_ns < trace.start_ns[row]))
         before = int(others[np.argmax(trace.end_ns[others])]) if len(others) else row

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -325,6 +326,10 @@ def host_orders(program: Program, calls: Iterable[int]) -> Pairs:
     return frozenset(found)
 
 
+_NEEDED_CALLS: WeakKeyDictionary[Program, frozenset[int]] = WeakKeyDictionary()
+"""What was found of programs, whose memory does not change; it is asked for with each change that leaves waits out."""
+
+
 def needed_calls(program: Program, memory: Memory) -> frozenset[int]:
     """Return which waits of the host it may need, as far as it can be told; by their places in `Program.calls`.
 
@@ -333,7 +338,13 @@ def needed_calls(program: Program, memory: Memory) -> frozenset[int]:
     bytes of the allocation that has the result: they may be made of it. A copy of which it is not known what it touches may use
     any. Of several waits that would do the first is kept.
     """
-    next_use = _next_uses(memory)
+    if program not in _NEEDED_CALLS:
+        _NEEDED_CALLS[program] = _find_needed_calls(program, memory)
+    return _NEEDED_CALLS[program]
+
+
+def _find_needed_calls(program: Program, memory: Memory) -> frozenset[int]:
+    next_use = dict(memory.next_host_uses)
     unknown = [place for place in np.flatnonzero(memory.is_opaque).tolist() if program.works[place].kind != KERNEL]
     next_use |= dict.fromkeys(unknown, len(program.works) - 1)
     last_unknown = max(unknown, default=-1)
@@ -356,25 +367,6 @@ def needed_calls(program: Program, memory: Memory) -> frozenset[int]:
         if last_unknown > launched:
             found.add(number)
     return frozenset(found)
-
-
-def _next_uses(memory: Memory) -> dict[int, int]:
-    """Return for work that uses memory of the host which work next uses some of it, or what may be made of it; the last."""
-    kept = memory.is_host
-    columns = {name: getattr(memory, name)[kept] for name in ("place", "buffer", "begin", "end", "is_host")}
-    used = Memory(**columns, is_write=kept[kept], is_opaque=memory.is_opaque)  # whoever uses it next comes behind, as a write
-    found: dict[int, int] = {}
-    for before, after in used.edges():
-        found[before] = max(after, found.get(before, -1))
-    newest = np.maximum.accumulate(memory.buffer)  # numbers grow as memory is allocated, or first seen
-    uploads = kept & ~memory.is_write
-    place, buffer = memory.place[uploads], memory.buffer[uploads]
-    for row in np.flatnonzero(kept & memory.is_write).tolist():
-        before = int(memory.place[row])
-        is_new = buffer > newest[np.searchsorted(memory.place, before, side="right") - 1]
-        is_made = (place > before) & (is_new | (buffer == memory.buffer[row]))
-        found[before] = max(found.get(before, -1), *place[is_made][-1:].tolist(), -1)
-    return {before: after for before, after in found.items() if after >= 0}
 
 
 def _clocks(program: Program) -> Int64Array:

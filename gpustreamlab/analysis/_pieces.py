@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,13 +13,12 @@ from gpustreamlab.analysis._busy import (
     StepTime,
     count_durations,
     counted_rows,
-    interval_sum_ns,
     map_threaded,
     sweep,
     sweep_of,
     union_edges,
 )
-from gpustreamlab.analysis._needed_waits import NEEDED, wait_needs
+from gpustreamlab.analysis._needed_waits import wait_needs
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, Certainty, EdgeKind, Int8Array, Int64Array, MarkerKind
 
@@ -279,34 +277,6 @@ def launch_latency_ns(delay_ns: Int64Array) -> int:
     if not len(delay_ns):
         return MOST_LATENCY_NS
     return int(np.clip(LATENCY_TIMES * np.quantile(delay_ns, 0.25), LEAST_LATENCY_NS, MOST_LATENCY_NS))
-
-
-def needed_chain_ns(pieces: Pieces) -> int:
-    """Return how long the longest chain of work is that cannot run at once, in ns; 0 where no wait is known to be needed.
-
-    A stream keeps the order of its own work, and waits for a stream where data need that, see `wait_needs`.
-    """
-    trace, edges = pieces.trace, pieces.edges
-    needed = np.flatnonzero(pieces.wait_need == NEEDED)
-    if not len(needed):
-        return 0
-    needed = needed[np.argsort(trace.start_ns[trace.edges.target[needed]], kind="stable")]
-    source, target = trace.edges.source[needed], trace.edges.target[needed]
-    ahead_ns = np.zeros(len(needed), np.int64)
-    for lane, own in enumerate(edges):
-        for rows, times_ns, sign in ((source, trace.end_ns, 1), (target, trace.start_ns, -1)):
-            of_lane = trace.lane[rows] == lane
-            ahead_ns[of_lane] += sign * StepTime([own]).up_to(times_ns[rows[of_lane]])
-    # By lane: from when on the chain to its work is longer than that work itself, and by how much.
-    longer: list[tuple[list[int], list[int]]] = [([-(2**63)], [0]) for _ in edges]
-    columns = (trace.lane[source], trace.start_ns[source], trace.lane[target], trace.start_ns[target], ahead_ns)
-    for lane, from_ns, waiting, start_ns, ahead in zip(*(column.tolist() for column in columns), strict=True):
-        since_ns, by_ns = longer[lane]
-        chain_ns = ahead + by_ns[bisect_right(since_ns, from_ns) - 1]
-        if chain_ns > longer[waiting][1][-1]:
-            longer[waiting][0].append(start_ns)
-            longer[waiting][1].append(chain_ns)
-    return max(interval_sum_ns(own) + by_ns[-1] for own, (_, by_ns) in zip(edges, longer, strict=True))
 
 
 def behind_on_lane(trace: Trace, by_lane: Iterable[Int64Array]) -> Int64Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, require_trace, sweep_of, turns_of, union_edges
-from gpustreamlab.analysis._card_idle import card_idle
+from gpustreamlab.analysis._card_idle import repeated
 from gpustreamlab.analysis._causes import find_causes
 from gpustreamlab.analysis._device_causes import CODES, event_waits
 from gpustreamlab.analysis._host_waits import is_blocking, longest_call, named_calls, thread_lanes
@@ -294,7 +294,7 @@ def steps(trace: Trace, by: StepsBy = "step") -> Steps:
     by
         ``"step"`` or ``"request"``, as ``lab.range("decode", request=7, step=3)`` says; so do names of other ranges, as
         ``step 12``, ``iteration=12``, ``ProfilerStep#12`` or ``request=7``. Where no range says a step, what the run repeats
-        counts, see `CardIdle.steps`.
+        counts, see `CardIdle.step_name`.
 
     Raises
     ------
@@ -396,12 +396,10 @@ class _Work:
 
 def _repeats(trace: Trace, tags: TagColumns) -> TagColumns:
     """Return what a run repeats as its steps, by when work began."""
-    found = card_idle(trace).steps
-    step = np.searchsorted(found.start_ns, trace.start_ns, side="right") - 1
-    if len(found.start_ns):
-        step[trace.start_ns >= found.start_ns[-1] + found.duration_ns[-1]] = -1
-    step[~counted_rows(trace)] = -1
-    return tags._replace(step=step, phase=np.where(step >= 0, 0, -1), phases=(found.name,))
+    name, began_ns = repeated(trace)
+    step = np.searchsorted(began_ns, trace.start_ns, side="right") - 1
+    step[(step == len(began_ns) - 1) | ~counted_rows(trace)] = -1
+    return tags._replace(step=step, phase=np.where(step >= 0, 0, -1), phases=(name,))
 
 
 def _flat(requests: Sequence[tuple[str, ...]]) -> list[str]:

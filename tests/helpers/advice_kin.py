@@ -154,7 +154,58 @@ def chains_that_share_nothing_on_one_stream(lab, which):
     return work
 
 
+def dealt(lab, which, job, uneven="aaaaaaaabbbbcc"):
+    for name in "abc":
+        lab.stream(name)
+    names = uneven if which == "bad" else ("abc" * len(uneven))[: len(uneven)]
+
+    def work():
+        for i, name in enumerate(names):
+            job(i, name)
+
+    return work
+
+
+@pair(Cause.NOT_OFFERED)
+def jobs_dealt_unevenly_over_three_streams(lab, which):
+    return dealt(lab, which, lambda _i, name: spin(lab, 150_000, blocks=16, stream=name))
+
+
+@pair(Cause.NOT_OFFERED)
+def batches_dealt_unevenly_over_three_streams(lab, which):
+    steps = Steps(lab, 12, 512)
+
+    def batch(i, name):
+        with lab.on(name, "batch"):
+            steps.arrays[i].set(steps.source[i])
+            steps.kept.append(steps.arrays[i] @ steps.weights)
+            steps.kept[-1].get(out=steps.sink[i], blocking=False)
+
+    return dealt(lab, which, batch, "aaaaaaabbbbc")
+
+
+@pair(Cause.COPY_ENGINE)
+def copies_one_way_then_the_other_on_two_streams(lab, which):
+    steps = Steps(lab, 8, 1024, names="ab" + ("c" if which == "bad" else "d"))
+
+    def copied(i, name, way):
+        with lab.on(name, way):
+            steps.arrays[i].set(steps.source[i]) if way == "up" else steps.arrays[i].get(out=steps.sink[i], blocking=False)
+
+    def work():
+        for i in range(0, 8, 4):
+            for place, name in enumerate(("a", "b", "a", "b")):
+                copied(i + place, name if which == "bad" or place < 2 else "d", "up" if place < 2 else "down")
+
+    return work
+
+
 # Nothing to gain
+
+
+@pair()
+def clean_batches_dealt_evenly(lab, which):
+    return batches_dealt_unevenly_over_three_streams(lab, "good")
 
 
 @pair()

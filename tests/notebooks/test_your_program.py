@@ -23,7 +23,7 @@ def lesson(tmp_path_factory):
 def test_it_says_why_the_gpu_is_idle_on_one_stream(lesson):
     card = gsl.load_trace(lesson[0] / "before.parquet").idle().card
     assert card.calls[0][0] == "cudaLaunchKernel"
-    assert len(card.steps.start_ns) == 9
+    assert len(card.step_ns) == 10
     printed = " ".join(lesson[1].split())
     assert "a step the card is idle" in printed
     assert "with the host in cudaLaunchKernel" in printed

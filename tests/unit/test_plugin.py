@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session, load_trace
+from gpustreamlab.analysis import _advice
 from gpustreamlab.errors import ExpectationError, OptionError, StreamNotFoundError
 from gpustreamlab.testing import plugin
 from gpustreamlab.workloads import spin
@@ -161,20 +162,25 @@ def test_streams_and_names_of_ranges_are_expected_to_overlap(lab, pair):
         pass
 
 
-def test_overlap_that_gains_nothing_is_not_what_was_expected(lab):
+@pytest.mark.parametrize("most_works", [1_600, 4], ids=["whole", "by pieces"])
+def test_overlap_that_gains_nothing_is_not_what_was_expected(lab, most_works, monkeypatch):
+    monkeypatch.setattr(_advice, "MOST_WORKS", most_works)
+    monkeypatch.setattr(_advice, "PIECES", 2)
     values = lab.xp.ones((2048, 2048), np.float32)
     lab.synchronize()
 
     def products():
-        for name in ("copy", "compute"):
-            for _ in range(3):
-                with lab.on(name, name):
-                    values @ values
+        for name in ("copy", "compute") * 3:
+            with lab.on(name, name):
+                values @ values
         lab.synchronize()
 
     told = r"copy and compute overlapped for [0-9.]+ ms, and that gained 0 ns: .* as they share the SMs"
     with pytest.raises(ExpectationError, match=told), lab.expect.overlap("copy", "compute", at_least=0.5):
         products()
+    said = [note for note in lab.explain().notes if note.startswith("Streams overlapped for ")]
+    assert len(said) == 1
+    assert "that gained 0 ns" in said[0]
 
 
 def race(lab):

@@ -14,21 +14,24 @@ from tests.helpers.shells import one_shell
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to" / "why"
 SAME_WORK = (
+    "copy-engine",
     "event-wait",
     "grid-fills-device",
     "host-sync-device",
     "host-sync-stream",
     "launch-bound",
+    "not-offered",
     "other-stream",
     "pageable-copy",
+    "partition-small",
     "queue-full",
     "same-lane",
 )
-"""Pages whose mended program does the same work, changed in one thing."""
+"""Pages whose mended program, the last one, does the same work as the one before, changed in one thing."""
 
 
 def walls_of(page):
-    """Run a page's blocks; return what is saved by its finding, and what the work took before and after, in ns."""
+    """Run a page's blocks; return what the last finding saves, and what the work took before and after, in ns."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (PAGES / f"{page}.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     walls, saves = [], []
     with one_shell() as shell, capture_output():
@@ -37,9 +40,9 @@ def walls_of(page):
             trace = shell.user_ns["lab"].trace
             rows = np.flatnonzero(is_work(trace))
             walls.append(int(trace.end_ns[rows].max() - trace.start_ns[rows].min()))
-            saves.append(shell.user_ns["finding"].saves_ns)
+            saves.append(shell.user_ns["finding"].saves_ns if "finding" in shell.user_ns else 0)
         shell.user_ns["lab"].close()
-    return saves[0], walls[0], walls[1]
+    return saves[-2], *walls[-2:]
 
 
 @pytest.mark.parametrize("page", SAME_WORK)

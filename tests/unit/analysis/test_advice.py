@@ -76,6 +76,35 @@ def test_what_is_mended_is_promised_nothing_of_that_cause_any_more(name):
     assert not left or first.code is Cause.LAUNCH_BOUND, str(good)  # a graph is a step further
 
 
+def test_where_no_data_are_known_uneven_streams_are_told_at_best():
+    bad = record(PAIRS["jobs_dealt_unevenly_over_three_streams"][0], "bad")
+    found = replace(bad, accesses=Accesses()).explain()
+    (first,) = found.findings
+    assert (first.code, first.saves_ns, found.gain_ns) == (Cause.NOT_OFFERED, 0, 0)
+    assert first.bound_ns == bad.explain().findings[0].saves_ns > 0.3 * wall_ns(bad)
+    assert "; at best " in found.headline
+    assert "That holds if no piece needs another of its stream" in first.fix
+
+
+def test_streams_that_do_other_work_each_are_not_dealt_anew():
+    """Of a long stream and a short one with other kernels nobody knows that the one may do work of the other."""
+
+    def program(lab, which):
+        lab.stream("a"), lab.stream("b")
+        values = lab.xp.ones((256, 256), "f4")
+
+        def work():
+            for _ in range(9):
+                spin(lab, 100_000, blocks=8, stream="a")
+            with lab.on("b", "mm"):
+                return values @ values
+
+        return work
+
+    found = record(program, "bad").explain()
+    assert not found.findings
+
+
 def test_one_change_after_the_other_is_told_in_the_order_of_gain():
     def program(lab, which):
         for name in "ab":

@@ -105,7 +105,7 @@ def test_how_fast_another_makers_link_is_is_no_promise(tmp_path):
 
 def test_steps_without_work_of_a_card_are_no_steps(tmp_path):
     events = [span(step * 100, 90, f"ProfilerStep#{step}", "user_annotation") for step in range(5)]
-    assert of(tmp_path, events).idle().card.steps.duration_ns.tolist() == []
+    assert of(tmp_path, events).idle().card.step_ns.tolist() == []
 
 
 def test_one_queue_is_possible_of_three_streams(tmp_path):
