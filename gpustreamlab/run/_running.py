@@ -20,9 +20,8 @@ from gpustreamlab.exchange import find_writer
 from gpustreamlab.model import is_bare_page, write_file_whole
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
 from gpustreamlab.run._told import told_lines
-from gpustreamlab.sinks.spool import read_spool
 from gpustreamlab.streams.life import open_sessions
-from gpustreamlab.trace import Trace, as_trace
+from gpustreamlab.trace import Trace, load_trace
 
 SUFFIX = ".gsl"  # Of files that sessions are spooled to
 ATTACHED_LIMIT_MB = 64
@@ -35,8 +34,8 @@ def add_running_parsers(commands: Any, show: Callable[[Path], object]) -> None:
     snap_parser = commands.add_parser(
         "snap",
         help="take the last seconds out of a program that is being recorded, while it goes on",
-        description="Read what a process has recorded so far, which gpustreamlab run, attach, or Session(spool=...) started; "
-        "say what happened, and write the timeline. The process is not touched.",
+        description="Read what a process has recorded so far, which gpustreamlab run, record, attach or Session(spool=...) "
+        "started; say what happened, and write the timeline. The process is not touched.",
     )
     snap_parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: snap.parquet, snap.json, ...")
     live_parser = commands.add_parser(
@@ -110,13 +109,13 @@ def take(pid: int, last_s: float | None = None) -> list[Trace]:
     paths = spools_of(pid)
     if not paths:
         raise OptionError(
-            f"Process {pid} is not recorded. Start it by gpustreamlab run, give its session a file by Session(spool=True), or, "
-            f"with Python 3.14: gpustreamlab attach {pid}"
+            f"Process {pid} is not recorded. Start it by gpustreamlab run or record, give its session a file by "
+            f"Session(spool=True), or, with Python 3.14: gpustreamlab attach {pid}"
         )
     traces = []
     for path in paths:
         with suppress(TraceFileError):  # nothing is in it yet
-            traces.append(_last(as_trace(read_spool(path)), pid, last_s))
+            traces.append(_last(load_trace(path), pid, last_s))
     found = sorted((trace for trace in traces if len(trace)), key=len, reverse=True)
     if not found:
         raise OptionError(f"Process {pid} has recorded nothing yet.")
