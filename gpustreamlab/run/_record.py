@@ -109,14 +109,17 @@ def _passing_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def _report(stem: Path, name: str, page: Path, output: Path | None, *, is_quiet: bool) -> None:
     """Write what was recorded, the processes in the order in which they came to CUDA."""
-    traces, files = list[Trace](), sorted(stem.parent.glob(f"{stem.name}-*.gsl"), key=lambda path: path.stat().st_ctime_ns)
+    traces, empty = list[Trace](), list[str]()
+    files = sorted(stem.parent.glob(f"{stem.name}-*.gsl"), key=lambda path: path.stat().st_ctime_ns)
     for path in files:
-        with suppress(TraceFileError):  # of a process that only asked which GPUs there are
+        try:
             trace = load_trace(path)
             traces.append(replace(trace, metadata=replace(trace.metadata, title=name)))
+        except TraceFileError as error:  # of a process that only asked which GPUs there are, too
+            empty.append(str(error))
     if not traces:
-        say(f"gpustreamlab: {name}: nothing was recorded: it made no call of CUDA, or it runs where the driver loads nothing.")
-        return
+        why = empty or ["it made no call of CUDA, or it runs where the driver loads nothing."]
+        say(f"gpustreamlab: {name}: nothing was recorded: {' '.join(why)}")
     write_traces(traces, name, page, output, part="process", is_quiet=is_quiet)
     for path in files:
         path.unlink(missing_ok=True)
