@@ -25,7 +25,7 @@ def read_record(path: str | PathLike[str]) -> Trace:
     """Read what ``gpustreamlab record`` has written so far; see `gpustreamlab.load_trace`."""
     try:
         stored = read_stored(Path(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:
         raise TraceFileError(f"{str(path)!r} cannot be read as a recording: {error}. Nothing of it can be used.") from error
     told = stored.activities
     if not (len(told.work) or len(told.calls) or len(told.annotations)):

@@ -15,10 +15,10 @@ from typing import Any
 
 from gpustreamlab.backends.cuda.cupti._stored import injection
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.run._recording import LEAST_LIMIT_MB
 from gpustreamlab.run._written import check_files, say, shown, write_traces
 from gpustreamlab.trace import Trace, load_trace
 
+LEAST_LIMIT_MB = 32  # Of eight segments that hold a buffer of CUPTI's each
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGCONT")
 _NOT_STARTED = {FileNotFoundError: 127, PermissionError: 126}  # As shells say it
 

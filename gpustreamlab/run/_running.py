@@ -20,6 +20,7 @@ from gpustreamlab.exchange import find_writer
 from gpustreamlab.model import is_bare_page, write_file_whole
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
 from gpustreamlab.run._told import told_lines
+from gpustreamlab.run._written import numbered, write_files
 from gpustreamlab.streams.life import open_sessions
 from gpustreamlab.trace import Trace, load_trace
 
@@ -140,15 +141,9 @@ def snap(options: argparse.Namespace) -> int:
         find_writer(options.output)  # refuses before anything is read
     traces = take(options.pid, options.last)
     for place, trace in enumerate(traces):
-        page = _page(options, trace, place)
-        trace.timeline().save(page)
-        files = [f"Timeline: {page}"]
-        if options.output is not None:
-            output = Path(options.output)
-            output = output.with_name(f"{output.stem}-{place + 1}{output.suffix}") if place else output
-            trace.save(output)
-            files.append(f"trace: {output}")
-        print("\n".join([trace.metadata.title, *(f"  {line}" for line in [*told_lines(trace), "; ".join(files)])]), flush=True)
+        page, output = _page(options, trace, place), None if options.output is None else numbered(Path(options.output), place)
+        files = write_files(trace, page, output)
+        print("\n".join([trace.metadata.title, *(f"  {line}" for line in [*told_lines(trace), files])]), flush=True)
         if not options.no_open:
             options.show(page)
     return 0
@@ -190,7 +185,7 @@ def _write_live(trace: Trace, page: Path, every_s: float) -> None:
 def _page(options: argparse.Namespace, trace: Trace, place: int) -> Path:
     """Return where the page goes."""
     page = Path(options.page or f"{trace.metadata.title.replace(' ', '-')}-{options.pid}.html")
-    page = page.with_name(f"{page.stem}-{place + 1}{page.suffix}") if place else page
+    page = numbered(page, place)
     if page.suffix.lower() != ".html":
         raise OptionError(f"The page is {page.name!r}; it has to end in .html. For the data: -o snap.parquet")
     if page.exists() and not is_bare_page(page):

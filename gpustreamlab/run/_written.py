@@ -23,15 +23,18 @@ def write_traces(traces: Sequence[Trace], program: str, page: Path, output: Path
         if not len(trace):
             say(f"gpustreamlab: {head}: {lines[0]}")
             continue
-        own_page = numbered(page, place)
-        trace.timeline().save(own_page)
-        files = [f"Timeline: {shown(own_page)}"]
-        if output is not None:
-            own_output = numbered(output, place)
-            trace.save(own_output)
-            files.append(f"trace: {shown(own_output)}")
+        files = write_files(trace, numbered(page, place), None if output is None else numbered(output, place))
         if not is_quiet:
-            say("\n".join([f"gpustreamlab: {head}: {lines[0]}", *(f"  {line}" for line in [*lines[1:], "; ".join(files)])]))
+            say("\n".join([f"gpustreamlab: {head}: {lines[0]}", *(f"  {line}" for line in [*lines[1:], files])]))
+
+
+def write_files(trace: Trace, page: Path, output: Path | None) -> str:
+    """Write a page, and a trace if that is wanted; return where they are."""
+    trace.timeline().save(page)
+    if output is None:
+        return f"Timeline: {shown(page)}"
+    trace.save(output)
+    return f"Timeline: {shown(page)}; trace: {shown(output)}"
 
 
 def check_files(page: Path, output: Path | None, *, is_forced: bool) -> None:

@@ -187,7 +187,7 @@ void fake_mark(uint32_t id, const char *text)
     pthread_mutex_lock(&lock);
     uint8_t *made = record(MARKER);
     PUT(made, uint32_t, 4, text ? 2 : 4), PUT(made, uint64_t, 8, now_ns()), PUT(made, uint32_t, 16, id);
-    PUT(made, uint32_t, 28, (uint32_t)(uintptr_t)pthread_self()), PUT(made, const char *, 40, text);
+    PUT(made, uint32_t, 28, (uint32_t)(uintptr_t)pthread_self()), PUT(made, const char *, 40, text ? strdup(text) : NULL); /* CUPTI keeps what it was given */
     pthread_mutex_unlock(&lock);
 }
 

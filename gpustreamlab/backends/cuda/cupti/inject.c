@@ -31,7 +31,7 @@ void give_back(uint8_t *address);
 uint64_t take_calls(void *calls, uint64_t most, uint64_t *words, uint64_t most_words);
 uint64_t take_lost_calls(void), take_spilt_bytes(void);
 
-enum { BUFFER_BYTES = 1 << 20, BUFFERS = 256, CALL_BYTES = 56, MOST_CALLS = 1 << 16, FUNCTIONS = 2048, SEGMENTS = 8 };
+enum { BUFFER_BYTES = 1 << 20, BUFFERS = 256, CALL_BYTES = 56, MOST_CALLS = 1 << 13, FUNCTIONS = 2048, SEGMENTS = 8 };
 enum { LOOK_MS = 20, FLUSH_MS = 250, DRIVER_API = 1, ENTER = 0, FORCED = 1 };
 enum { FIRST_THAT_MAY_REFUSE = 27, KERNEL_BYTES = 208 };
 static const uint64_t SAME_CLOCK_NS = 10000000000u;
@@ -187,13 +187,14 @@ static void write_clock(void)
     write_chunk(CLOCK, now, sizeof now, NULL, 0);
 }
 
-/* Begin a segment where the last one has its share; let go of the oldest where there are too many. */
+/* Begin a segment where what comes next may be more than the last one's share; let go of the oldest where there are too many. */
 static void begin_segment(void)
 {
     uint64_t now = read_clock(CLOCK_MONOTONIC);
+    uint64_t taken = segment_count ? place - segment_begins[(segment_count - 1) % SEGMENTS] : 0;
     if (head.state != GOES_ON)
         return;
-    if (segment_count && place - segment_begins[(segment_count - 1) % SEGMENTS] < limit_bytes / SEGMENTS &&
+    if (segment_count && taken + BUFFER_BYTES + sizeof calls <= limit_bytes / SEGMENTS &&
         (!last_ns || now - segment_ns < last_ns / (SEGMENTS - 1)))
         return;
     if (segment_count >= SEGMENTS) {
@@ -245,19 +246,23 @@ static void write_buffer(uint8_t *buffer, uint64_t bytes)
     write_chunk(RECORDS, buffer, bytes, NULL, 0);
 }
 
-/* Write what has come. The lock is held. */
+/* Write what has come, calls beside records: what makes room is the oldest of both. The lock is held. */
 static void drain(void)
 {
     uint64_t bytes, count, no_words;
     size_t dropped = 0;
-    begin_segment();
-    for (uint8_t *buffer; (buffer = take_full(&bytes)); give_back(buffer)) {
-        if (!knows_devices)
-            write_devices();
-        write_buffer(buffer, bytes);
-    }
-    while ((count = take_calls(calls, MOST_CALLS, &no_words, 0)))
-        write_chunk(CALLS, calls, count * CALL_BYTES, NULL, 0);
+    uint8_t *buffer;
+    do {
+        begin_segment();
+        if ((buffer = take_full(&bytes))) {
+            if (!knows_devices)
+                write_devices();
+            write_buffer(buffer, bytes);
+            give_back(buffer);
+        }
+        if ((count = take_calls(calls, MOST_CALLS, &no_words, 0)))
+            write_chunk(CALLS, calls, count * CALL_BYTES, NULL, 0);
+    } while (buffer || count);
     if (!cupti.dropped || cupti.dropped(NULL, 0, &dropped))
         dropped = 0;
     head.dropped += dropped + take_lost_calls() + (take_spilt_bytes() + KERNEL_BYTES - 1) / KERNEL_BYTES;
