@@ -45,6 +45,12 @@ def add_record_parser(commands: Any) -> None:
         metavar="MB",
         help="size of the file of each process (default: %(default)s); what is older makes room",
     )
+    parser.add_argument(
+        "--graphs",
+        choices=("nodes", "whole"),
+        default="nodes",
+        help="whole: a launch of a CUDA graph is one span, which costs less than its kernels (default: %(default)s)",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run, and its arguments")
 
@@ -74,7 +80,8 @@ def record(options: argparse.Namespace) -> int:
     check_files(page, output, is_forced=options.force)
     # The number of this process, so that files of another run are not taken for these.
     stem = page.with_name(f"{name}-{os.getpid()}")
-    told = injection(stem, limit_bytes=max(LEAST_LIMIT_MB, options.limit) << 20, last_s=options.last)
+    has_nodes, limit_bytes = options.graphs == "nodes", max(LEAST_LIMIT_MB, options.limit) << 20
+    told = injection(stem, limit_bytes=limit_bytes, last_s=options.last, has_nodes=has_nodes)
     try:
         process = subprocess.Popen(command, env=os.environ | told)  # noqa: S603 - the user's own command
     except OSError as error:

@@ -10,12 +10,12 @@
 #include <time.h>
 
 enum { CONTEXT_ID = 1, NULL_STREAM = 7, STREAMS = 64, FUNCTIONS = 2048, MOST = 256 };
-enum { MEMCPY = 1, CONTEXT = 9, KERNEL = 10, MARKER = 12, EVENT = 36, STREAM = 37, SYNC = 38 };
-enum { INIT = 1, LAUNCH = 307, COPY = 276, WAIT = 295, SYNCHRONIZE = 126, RESET = 620 };
-static const int sizes[MOST] = {[MEMCPY] = 96, [CONTEXT] = 32, [KERNEL] = 216, [MARKER] = 56, [EVENT] = 56, [STREAM] = 24, [SYNC] = 56};
+enum { MEMCPY = 1, CONTEXT = 9, KERNEL = 10, MARKER = 12, EVENT = 36, STREAM = 37, SYNC = 38, GRAPH = 51 };
+enum { INIT = 1, LAUNCH = 307, COPY = 276, WAIT = 295, SYNCHRONIZE = 126, RESET = 620, GRAPH_LAUNCH = 514 };
+static const int sizes[MOST] = {[MEMCPY] = 96, [CONTEXT] = 32, [KERNEL] = 216, [MARKER] = 56, [EVENT] = 56, [STREAM] = 24, [SYNC] = 56, [GRAPH] = 56};
 static const char *names[FUNCTIONS] = {[INIT] = "cuInit", [LAUNCH] = "cuLaunchKernel", [COPY] = "cuMemcpyHtoDAsync_v2",
                                        [WAIT] = "cuStreamWaitEvent", [SYNCHRONIZE] = "cuStreamSynchronize",
-                                       [RESET] = "cuDevicePrimaryCtxReset_v2"};
+                                       [RESET] = "cuDevicePrimaryCtxReset_v2", [GRAPH_LAUNCH] = "cuGraphLaunch"};
 
 struct data {
     int site;
@@ -138,6 +138,28 @@ void fake_launch(int stream, const char *name, uint64_t duration_ns)
     PUT(made, const char *, 104, name);
     pthread_mutex_unlock(&lock);
     end_call(LAUNCH, &own, mine);
+}
+
+/* A graph of two kernels: one record where graphs are told as a whole, as CUPTI does it. */
+void fake_graph(int stream, uint64_t duration_ns)
+{
+    uint64_t own;
+    uint32_t mine = begin_call(GRAPH_LAUNCH, &own);
+    pthread_mutex_lock(&lock);
+    for (int node = 0; node < (enabled[GRAPH] ? 1 : 2); node++) {
+        uint8_t *made = record(enabled[GRAPH] ? GRAPH : KERNEL);
+        place(stream, made, duration_ns);
+        if (enabled[GRAPH]) {
+            uint64_t start = *(uint64_t *)(made + 16);
+            PUT(made, uint64_t, 8, start), PUT(made, uint64_t, 16, start + 2 * duration_ns), PUT(made, uint32_t, 4, mine);
+            PUT(made, uint32_t, 24, 0), PUT(made, uint32_t, 28, 3), PUT(made, uint32_t, 32, CONTEXT_ID), PUT(made, uint32_t, 36, stream);
+            continue;
+        }
+        PUT(made, uint32_t, 44, CONTEXT_ID), PUT(made, uint32_t, 48, stream), PUT(made, uint32_t, 92, mine);
+        PUT(made, uint64_t, 144, node + 1), PUT(made, uint32_t, 156, 3), PUT(made, const char *, 104, "node");
+    }
+    pthread_mutex_unlock(&lock);
+    end_call(GRAPH_LAUNCH, &own, mine);
 }
 
 void fake_copy(int stream, uint64_t bytes, uint64_t duration_ns)

@@ -39,7 +39,7 @@ PROGRAM = r"""
 #include <unistd.h>
 int cuInit(unsigned), fake_stream(int);
 void fake_launch(int, const char *, uint64_t), fake_copy(int, uint64_t, uint64_t), fake_wait(int, int, int);
-void fake_synchronize(int), fake_mark(uint32_t, const char *), fake_reset(void);
+void fake_graph(int, uint64_t), fake_synchronize(int), fake_mark(uint32_t, const char *), fake_reset(void);
 int set_up(void) { return 1; } /* what the recorder has, too: each has its own */
 int main(int count, char **words)
 {
@@ -61,6 +61,8 @@ int main(int count, char **words)
         fake_synchronize(work);
         fake_mark(i + 1, NULL);
     }
+    if (!strcmp(how, "graph"))
+        fake_graph(work, 50000);
     printf("done\n");
     fflush(stdout);
     if (!strcmp(how, "fork") && !fork())
@@ -151,6 +153,16 @@ def test_what_is_read_is_what_the_program_did(record, built):
     launch = edges.source[[kind is EdgeKind.LAUNCH for kind in kinds]]
     assert {trace.names[code] for code in trace.name[launch].tolist()} == {"cuLaunchKernel", "cuMemcpyHtoDAsync"}
     assert [str(trace.lanes[lane].kind) for lane in trace.lane[launch][:1].tolist()] == [LaneKind.HOST]
+
+
+@pytest.mark.parametrize(("graphs", "names"), [("nodes", ["node", "node"]), ("whole", ["graph 3 (whole)"])])
+def test_graphs_are_recorded_by_their_kernels_or_as_a_whole(record, built, graphs, names):
+    record("-o", "run.parquet", "--graphs", graphs, "-q", "--", built.program, "0", "graph")
+    trace = gsl.load_trace("run.parquet")
+    assert [trace.names[code] for code in trace.name[trace.kind == KERNEL].tolist()] == names
+    assert trace.duration_ns[trace.kind == KERNEL].sum() == 100_000
+    assert ("cuGraphLaunch" in trace.names, len(trace.edges)) == (True, len(names))
+    assert ("whole graphs" in [doubt.check for doubt in trace.quality().doubts]) == (graphs == "whole")
 
 
 def test_what_a_killed_program_did_is_kept_and_the_status_is_that_of_shells(record, built, capfd):

@@ -15,7 +15,7 @@ from gpustreamlab.backends._activity import Activities, CallClass, StreamFacts
 from gpustreamlab.backends.cuda.cupti._buffers import CALL, CALL_FIELDS, find_library
 from gpustreamlab.backends.cuda.cupti._calls import CallReader, DependencyReader, MarkerReader
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
-from gpustreamlab.backends.cuda.cupti._layouts import CALLED, WORK_KINDS, CallbackDomain, find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import CALLED, WORK_KINDS, CallbackDomain, RecordKind, find_layouts
 from gpustreamlab.backends.cuda.cupti._library import bare_name, classify_call, load_cupti
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records, parse_buffer
 from gpustreamlab.backends.cuda.cupti._source import ALL_KINDS
@@ -53,8 +53,10 @@ class Stored(NamedTuple):
     """What is missing, in sentences."""
 
 
-def injection(stem: Path, *, limit_bytes: int, last_s: float | None) -> dict[str, str]:
+def injection(stem: Path, *, limit_bytes: int, last_s: float | None, has_nodes: bool = True) -> dict[str, str]:
     """Return the environment in which a process and its children are recorded, each into ``STEM-PID.gsl``.
+
+    Without nodes a launch of a graph is one record: CUPTI then leaves its kernels as they are, which costs less.
 
     Raises
     ------
@@ -72,7 +74,7 @@ def injection(stem: Path, *, limit_bytes: int, last_s: float | None) -> dict[str
         "CUDA_INJECTION64_PATH": str(library),
         "GPUSTREAMLAB_RECORD": str(stem),
         "GPUSTREAMLAB_RECORD_CUPTI": cupti.path,
-        "GPUSTREAMLAB_RECORD_KINDS": _listed(ALL_KINDS),
+        "GPUSTREAMLAB_RECORD_KINDS": _listed(ALL_KINDS if has_nodes else (*ALL_KINDS, RecordKind.GRAPH_TRACE)),
         "GPUSTREAMLAB_RECORD_CALLS": _listed(cupti.call_classes[CallbackDomain.DRIVER_API]),
         "GPUSTREAMLAB_RECORD_ENDS": _listed(cupti.ending_calls),
         "GPUSTREAMLAB_RECORD_LIMIT": str(limit_bytes),

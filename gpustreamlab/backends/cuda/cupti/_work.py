@@ -183,9 +183,12 @@ def work_batch(
         RecordKind.MEMCPY: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
         RecordKind.MEMCPY2: (SpanKind.COPY, _PEER_SHAPE, _peer_shape),
         RecordKind.MEMSET: (SpanKind.FILL, _FILL_SHAPE, _fill_shape),
+        RecordKind.GRAPH_TRACE: (SpanKind.KERNEL, ("graphId",), _whole_graph_shape),
     }
     found = {kind: records.columns[kind] for kind in shapes if kind in records.columns}
-    kept = nodes.put_on({kind: select_rows(columns, keep(columns)) for kind, columns in found.items()})
+    wanted = {kind: select_rows(columns, keep(columns)) for kind, columns in found.items()}
+    whole = {kind: wanted.pop(kind) for kind in {RecordKind.GRAPH_TRACE} & wanted.keys()}  # has no nodes
+    kept = nodes.put_on(wanted) | whole
     parts = [_part(columns, *shapes[kind], texts) for kind, columns in kept.items()]
     if not parts:
         return WorkBatch()
@@ -295,6 +298,11 @@ def _peer_shape(row: Mapping[str, int]) -> _Shape:
 
 def _fill_shape(row: Mapping[str, int]) -> _Shape:
     return _Shape("memset", WorkDetail(full_name="memset", graph=row["graphId"], node=row[NODE]))
+
+
+def _whole_graph_shape(row: Mapping[str, int]) -> _Shape:
+    # Not its `graph`: that is for nodes, which get a row around them.
+    return _Shape(f"graph {row['graphId']} (whole)", WorkDetail(full_name=f"CUDA graph {row['graphId']}, recorded as a whole"))
 
 
 DEFAULT_STREAM = "default stream"
