@@ -1,4 +1,4 @@
-"""Put what CUPTI calls (callbacks.c), compiled, into the wheel, so that nothing is compiled where it is installed.
+"""Put what CUPTI calls (callbacks.c, inject.c), compiled, into the wheel, so that nothing is compiled where it is installed.
 
 GPUSTREAMLAB_WHEEL=x86_64 or aarch64 makes the wheel of that processor for Linux with glibc 2.17 or newer, on any machine, with
 the compiler of the package ziglang. Without it, a wheel is pure: what it holds is compiled when kernels are first captured. An
@@ -18,15 +18,15 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "gpustreamlab/backends/cuda/cupti/callbacks.c"
+SOURCES = tuple(f"gpustreamlab/backends/cuda/cupti/{name}" for name in ("callbacks.c", "inject.c"))
 # As gpustreamlab/backends/cuda/cupti/_buffers.py has flags, names and compilers: a build cannot import the package.
-FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-pthread")
+FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-pthread", "-Wl,-Bsymbolic")
 GLIBC = "2.17"
 PROCESSORS = ("x86_64", "aarch64")
 
 
 class CallbacksHook(BuildHookInterface[Any]):
-    """Compiles callbacks.c for the wheel that is asked for."""
+    """Compiles them for the wheel that is asked for."""
 
     PLUGIN_NAME = "custom"
 
@@ -36,19 +36,20 @@ class CallbacksHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and say what the wheel fits."""
-        source = Path(self.root, SOURCE)
+        sources = [Path(self.root, source) for source in SOURCES]
         processor = self._processor
         if processor and version == "standard":
             command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{processor}-linux-gnu.{GLIBC}", "-s"]
             library = Path(self.directory, f"callbacks-{processor}.so")
             library.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run([*command, *FLAGS, "-o", library, source], check=True)
-            build_data["force_include"][str(library)] = str(Path(SOURCE).with_name(library_name(source, processor)))
+            subprocess.run([*command, *FLAGS, "-o", library, *sources, "-ldl"], check=True)
+            build_data["force_include"][str(library)] = str(Path(SOURCES[0]).with_name(library_name(sources, processor)))
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{processor}"
         elif version == "editable" and sys.platform == "linux" and (compiler := _find_compiler()):
-            library = source.with_name(library_name(source, platform.machine()))
-            subprocess.run([compiler, *FLAGS, "-o", library, source], check=False)  # else it is tried again at first use
+            library = sources[0].with_name(library_name(sources, platform.machine()))
+            built = [compiler, *FLAGS, "-o", library, *sources, "-ldl"]
+            subprocess.run(built, check=False)  # else it is tried again at first use
 
     @property
     def _processor(self) -> str:
@@ -58,9 +59,9 @@ class CallbacksHook(BuildHookInterface[Any]):
         return asked if self.target_name == "wheel" else ""
 
 
-def library_name(source: Path, processor: str) -> str:
+def library_name(sources: list[Path], processor: str) -> str:
     """Return the name under which the package looks for its compiled callbacks: one of another source is never loaded."""
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     return f"callbacks-{digest}-{processor}.so"
 
 

@@ -25,11 +25,11 @@ from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line, wrap_lines
 from gpustreamlab.analysis import counts_text, judge, named_steps, summary_text
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
-from gpustreamlab.backends.cuda.cupti._buffers import SOURCE, find_library
+from gpustreamlab.backends.cuda.cupti._buffers import SOURCES, find_library
 from gpustreamlab.errors import GPUStreamLabError, OptionError
 from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
 from gpustreamlab.model import is_bare_page
-from gpustreamlab.run import add_run_parser, add_running_parsers, attach, live, run, snap
+from gpustreamlab.run import add_record_parser, add_run_parser, add_running_parsers, attach, live, record, run, snap
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.trace import Trace, load_trace
 
@@ -102,6 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gpustreamlab {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_run_parser(commands)
+    add_record_parser(commands)
     add_running_parsers(commands, _open)
     doctor = commands.add_parser(
         "doctor",
@@ -281,6 +282,7 @@ def _steps(trace: Trace) -> str:
 _MOST_EXPLAINED = 8  # GPUs that `view` explains
 _REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "idle": _idle, "steps": _steps, "why": _why}
 _COMMANDS = {
+    "record": record,
     "snap": snap,
     "live": live,
     "attach": attach,
@@ -289,7 +291,7 @@ _COMMANDS = {
     "convert": convert,
     "compare": compare,
 }
-_REFUSED_STATUS = {"compare": 2}  # Where 1 says something else than that a command could not do what it was asked
+_REFUSED_STATUS = {"compare": 2, "record": 2}  # Where 1 says something else than that a command could not do what it was asked
 
 
 def _page_beside(file: str) -> Path:
@@ -389,7 +391,7 @@ def _check_kernel_capture() -> list[Check]:
     name = "kernel capture"
     try:
         library = find_library()
-        origin = "came with the package" if library.parent == SOURCE.parent else "were compiled on this machine"
+        origin = "came with the package" if library.parent == SOURCES[0].parent else "were compiled on this machine"
         return [Check(name=name, status=CheckStatus.OK, detail=f"its callbacks {origin}: {library}")]
     except OSError as error:
         detail = "kernels will not be captured; ranges are timed without them"

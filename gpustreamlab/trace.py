@@ -331,8 +331,8 @@ def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format
     path
         The file, or the files of several ranks of one job of PyTorch, which become one trace.
     format
-        ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"html"``, ``"kineto"``,
-        ``"chrome"``, ``"nsys"``, ``"perfetto"``, ``"rocm"``, ``"csv"``, ``"xplane"`` or ``"memory"``.
+        ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"record"``, ``"html"``,
+        ``"kineto"``, ``"chrome"``, ``"nsys"``, ``"perfetto"``, ``"rocm"``, ``"csv"``, ``"xplane"`` or ``"memory"``.
 
     Raises
     ------

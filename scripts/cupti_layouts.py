@@ -42,11 +42,12 @@ FIELDS = {
     37: "contextId streamId priority flag",
     38: "type correlationId contextId streamId cudaEventId",
     49: "memoryOperationType correlationId address bytes timestamp deviceId contextId streamId isAsync",
+    51: "correlationId start end deviceId graphId contextId streamId",
     59: "contextId numMultiprocessors",
 }
 """The fields to read of each record kind. A dotted path takes the last part as its name."""
 
-STEPPED_OVER = (3, 8, 11, 13, 39, 48, 50, 51, 53, 56, 58)
+STEPPED_OVER = (3, 8, 11, 13, 39, 48, 50, 53, 56, 58)
 """Other kinds that a profiler may leave on; what is further is never on together with ours, so its size need not be known."""
 
 PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {

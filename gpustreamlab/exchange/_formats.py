@@ -30,6 +30,7 @@ HEAD_BYTES = 1 << 20  # How much of a file is looked at, unpacked, to tell what 
 FORMATS: Mapping[str, str] = {
     "parquet": "gpustreamlab.model:read_trace",
     "spool": "",  # read by a room above this one
+    "record": "gpustreamlab.exchange._stored:read_record",
     "html": "gpustreamlab.model:read_page",
     "kineto": "gpustreamlab.exchange._kineto:read_kineto",
     "chrome": "gpustreamlab.exchange._chrome:read_chrome",
@@ -69,7 +70,7 @@ _LONGEST_FRAME = 11
 # A plane of XLA's, with its number and name; a packet of Perfetto's begins alike.
 _XPLANE = re.compile(rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12./(?:host|device):", re.DOTALL)
 _ROCPD = re.compile(rb"create (?:table|view)[^(]{0,20}rocpd_", re.IGNORECASE)
-_BEGINS = {b"PAR1": "parquet", b"\xff\xff\xff\xff": "spool", b"SQLite format 3\0": "nsys"}
+_BEGINS = {b"PAR1": "parquet", b"\xff\xff\xff\xff": "spool", b"GSLSTORE": "record", b"SQLite format 3\0": "nsys"}
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 _TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"

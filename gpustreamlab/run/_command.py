@@ -11,14 +11,11 @@ from typing import Any, NoReturn
 
 from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.errors import BackendUnavailableError, OptionError
-from gpustreamlab.exchange import find_writer
-from gpustreamlab.model import is_bare_page
 from gpustreamlab.run._children import Children
 from gpustreamlab.run._preflight import why_no_gpu
 from gpustreamlab.run._program import Program, end_of, join_threads
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
-from gpustreamlab.run._told import told_lines
-from gpustreamlab.trace import Trace
+from gpustreamlab.run._written import check_files, say, shown, write_traces
 
 RANGES = ("torch",)
 
@@ -87,7 +84,7 @@ def run(options: argparse.Namespace) -> NoReturn:
                 "process itself: torchrun --nproc-per-node 2 -m gpustreamlab run train.py"
             )
         _require_gpu(options)
-    recording = report.recording = ProgramRecording(wanted, report.say, lambda text: _print(f"gpustreamlab: {text}"))
+    recording = report.recording = ProgramRecording(wanted, report.say, lambda text: say(f"gpustreamlab: {text}"))
     offered = recording.start()
     if options.children:
         report.children = Children(wanted)
@@ -121,7 +118,7 @@ class _Report:
         self.recording: ProgramRecording | None = None
         self.children: Children | None = None
         self._kept: list[object] = []
-        _check_files(self.page, self.output, is_forced=options.force)
+        check_files(self.page, self.output, is_forced=options.force)
 
     def keep(self, thing: object) -> None:
         """Keep something up to the end of the process."""
@@ -130,7 +127,7 @@ class _Report:
     def say(self, text: str) -> None:
         """Print a line to stderr, whatever the program has made of it."""
         if not self._is_quiet:
-            _print(f"gpustreamlab: {text}")
+            say(f"gpustreamlab: {text}")
 
     def finish(self) -> None:
         """End the recording, print the ten lines, and write the files; in a child that the program has forked do nothing."""
@@ -145,41 +142,22 @@ class _Report:
             if not traces:
                 self._tell_nothing(recording)
                 return
-            for place, trace in enumerate(traces):
-                self._write(trace, place, len(traces))
+            write_traces(traces, self._program, self.page, self.output, part="session", is_quiet=self._is_quiet)
             for problem in recording.problems:
-                _print(f"gpustreamlab: {problem}")
+                say(f"gpustreamlab: {problem}")
             for path in [] if children is None else children.paths():
                 path.unlink(missing_ok=True)
             for path in recording.remove_spools():
-                _print(
-                    f"gpustreamlab: memory had no room for all spans; those of before are in: gpustreamlab view {_shown(path)}"
-                )
+                say(f"gpustreamlab: memory had no room for all spans; those of before are in: gpustreamlab view {shown(path)}")
         except Exception as error:  # noqa: BLE001 - the program's end is not to be another one for it
-            _print(f"gpustreamlab: the report failed: {type(error).__name__}: {error}")
-
-    def _write(self, trace: Trace, place: int, count: int) -> None:
-        head = f"{self._program}{f', session {place + 1} of {count}' if count > 1 else ''}"
-        lines = told_lines(trace)
-        if not len(trace):
-            _print(f"gpustreamlab: {head}: {lines[0]}")
-            return
-        page = _numbered(self.page, place)
-        trace.timeline().save(page)
-        files = [f"Timeline: {_shown(page)}"]
-        if self.output is not None:
-            output = _numbered(self.output, place)
-            trace.save(output)
-            files.append(f"trace: {_shown(output)}")
-        if not self._is_quiet:
-            _print("\n".join([f"gpustreamlab: {head}: {lines[0]}", *(f"  {line}" for line in [*lines[1:], "; ".join(files)])]))
+            say(f"gpustreamlab: the report failed: {type(error).__name__}: {error}")
 
     def _tell_nothing(self, recording: ProgramRecording) -> None:
         if recording.problems:
             return  # they were told when they came
         why = "it loaded none of the libraries that use CUDA (torch, CuPy, ...), or torch did not use the GPU"
         again = "If it reaches CUDA in another way: gpustreamlab run --now"
-        _print(f"gpustreamlab: {self._program}: nothing was recorded: {why}. {again}")
+        say(f"gpustreamlab: {self._program}: nothing was recorded: {why}. {again}")
 
 
 def _read(options: argparse.Namespace, title: str, stem: Path) -> Wanted:
@@ -217,36 +195,3 @@ def _require_gpu(options: argparse.Namespace) -> None:
             f"{problem} What is missing: gpustreamlab doctor. To try it on the simulated device: "
             f"gpustreamlab run --backend sim {again}"
         )
-
-
-def _check_files(page: Path, output: Path | None, *, is_forced: bool) -> None:
-    if page.suffix.lower() != ".html":
-        raise OptionError(f"The page is {page.name!r}; it has to end in .html. For the data: -o run.parquet")
-    if output is not None:
-        find_writer(output)  # refuses before anything has run
-    for path in (page, output):
-        if path is None or is_forced or not path.exists():
-            continue
-        if path == output or not is_bare_page(path):
-            raise OptionError(f"{_shown(path)!r} is there already. Replace it with --force, or name another one.")
-
-
-def _numbered(path: Path, place: int) -> Path:
-    """Return where the files of a further session go."""
-    return path if place == 0 else path.with_name(f"{path.stem}-{place + 1}{path.suffix}")
-
-
-def _shown(path: Path) -> str:
-    """Return a path as it is typed from here, where that is shorter."""
-    with suppress(OSError, ValueError):
-        return min(os.path.relpath(path), str(path), key=len)
-    return str(path)
-
-
-def _print(text: str) -> None:
-    """Print to the stderr that the process began with."""
-    stream = sys.__stderr__
-    with suppress(Exception):
-        if stream is not None and not stream.closed:
-            stream.write(f"{text}\n")
-            stream.flush()

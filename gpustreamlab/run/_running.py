@@ -20,9 +20,9 @@ from gpustreamlab.exchange import find_writer
 from gpustreamlab.model import is_bare_page, write_file_whole
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
 from gpustreamlab.run._told import told_lines
-from gpustreamlab.sinks.spool import read_spool
+from gpustreamlab.run._written import numbered, write_files
 from gpustreamlab.streams.life import open_sessions
-from gpustreamlab.trace import Trace, as_trace
+from gpustreamlab.trace import Trace, load_trace
 
 SUFFIX = ".gsl"  # Of files that sessions are spooled to
 ATTACHED_LIMIT_MB = 64
@@ -35,8 +35,8 @@ def add_running_parsers(commands: Any, show: Callable[[Path], object]) -> None:
     snap_parser = commands.add_parser(
         "snap",
         help="take the last seconds out of a program that is being recorded, while it goes on",
-        description="Read what a process has recorded so far, which gpustreamlab run, attach, or Session(spool=...) started; "
-        "say what happened, and write the timeline. The process is not touched.",
+        description="Read what a process has recorded so far, which gpustreamlab run, record, attach or Session(spool=...) "
+        "started; say what happened, and write the timeline. The process is not touched.",
     )
     snap_parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: snap.parquet, snap.json, ...")
     live_parser = commands.add_parser(
@@ -110,13 +110,13 @@ def take(pid: int, last_s: float | None = None) -> list[Trace]:
     paths = spools_of(pid)
     if not paths:
         raise OptionError(
-            f"Process {pid} is not recorded. Start it by gpustreamlab run, give its session a file by Session(spool=True), or, "
-            f"with Python 3.14: gpustreamlab attach {pid}"
+            f"Process {pid} is not recorded. Start it by gpustreamlab run or record, give its session a file by "
+            f"Session(spool=True), or, with Python 3.14: gpustreamlab attach {pid}"
         )
     traces = []
     for path in paths:
         with suppress(TraceFileError):  # nothing is in it yet
-            traces.append(_last(as_trace(read_spool(path)), pid, last_s))
+            traces.append(_last(load_trace(path), pid, last_s))
     found = sorted((trace for trace in traces if len(trace)), key=len, reverse=True)
     if not found:
         raise OptionError(f"Process {pid} has recorded nothing yet.")
@@ -141,15 +141,9 @@ def snap(options: argparse.Namespace) -> int:
         find_writer(options.output)  # refuses before anything is read
     traces = take(options.pid, options.last)
     for place, trace in enumerate(traces):
-        page = _page(options, trace, place)
-        trace.timeline().save(page)
-        files = [f"Timeline: {page}"]
-        if options.output is not None:
-            output = Path(options.output)
-            output = output.with_name(f"{output.stem}-{place + 1}{output.suffix}") if place else output
-            trace.save(output)
-            files.append(f"trace: {output}")
-        print("\n".join([trace.metadata.title, *(f"  {line}" for line in [*told_lines(trace), "; ".join(files)])]), flush=True)
+        page, output = _page(options, trace, place), None if options.output is None else numbered(Path(options.output), place)
+        files = write_files(trace, page, output)
+        print("\n".join([trace.metadata.title, *(f"  {line}" for line in [*told_lines(trace), files])]), flush=True)
         if not options.no_open:
             options.show(page)
     return 0
@@ -191,7 +185,7 @@ def _write_live(trace: Trace, page: Path, every_s: float) -> None:
 def _page(options: argparse.Namespace, trace: Trace, place: int) -> Path:
     """Return where the page goes."""
     page = Path(options.page or f"{trace.metadata.title.replace(' ', '-')}-{options.pid}.html")
-    page = page.with_name(f"{page.stem}-{place + 1}{page.suffix}") if place else page
+    page = numbered(page, place)
     if page.suffix.lower() != ".html":
         raise OptionError(f"The page is {page.name!r}; it has to end in .html. For the data: -o snap.parquet")
     if page.exists() and not is_bare_page(page):

@@ -41,15 +41,15 @@ def compiled(tmp_path_factory):
     """Compile the callbacks once: what reads records is in C, so there is nothing to test without a compiler."""
     assert any(map(shutil.which, _buffers.COMPILERS)), "There is no C compiler: install cc, gcc or clang."
     library = tmp_path_factory.mktemp("callbacks") / "callbacks.so"
-    _buffers.compile_source(_buffers.SOURCE, library)
+    _buffers.compile_sources(_buffers.SOURCES, library)
     return library
 
 
 @pytest.fixture(autouse=True)
 def fresh_library(monkeypatch, tmp_path, compiled):
     """Let each test load a copy of its own, as the loader takes a file once; what an install built beside it is away."""
-    source = tmp_path / "source" / _buffers.SOURCE.name
-    source.parent.mkdir()
-    monkeypatch.setattr(_buffers, "SOURCE", Path(shutil.copy(_buffers.SOURCE, source)))
+    folder = tmp_path / "source"
+    folder.mkdir()
+    monkeypatch.setattr(_buffers, "SOURCES", tuple(Path(shutil.copy(source, folder)) for source in _buffers.SOURCES))
     numbers = itertools.count()
     monkeypatch.setattr(_buffers, "find_library", lambda: shutil.copy(compiled, tmp_path / f"callbacks-{next(numbers)}.so"))

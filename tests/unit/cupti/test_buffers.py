@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _buffers
-from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers, compile_source
+from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers, compile_sources
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.errors import CaptureUnavailableError
 from tests.helpers.fake_cupti import NOT_COMPATIBLE, FakeCuptiLibrary
@@ -69,7 +69,7 @@ def complete(buffers, address, valid_bytes, text=b""):
 
 def test_the_source_has_no_warnings(tmp_path, monkeypatch):
     monkeypatch.setattr(_buffers, "_FLAGS", (*_buffers._FLAGS, "-Wall", "-Wextra", "-Werror"))
-    compile_source(_buffers.SOURCE, tmp_path / "strict.so")
+    compile_sources(_buffers.SOURCES, tmp_path / "strict.so")
 
 
 def test_it_is_compiled_once_for_all_processes(tmp_path, monkeypatch):
@@ -83,13 +83,13 @@ def test_it_is_compiled_once_for_all_processes(tmp_path, monkeypatch):
 
 def test_what_came_compiled_with_the_package_is_used_unless_it_is_of_another_source(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    built = _buffers.SOURCE.with_name(find_library().name)
+    built = _buffers.SOURCES[0].with_name(find_library().name)
     built.touch()
     monkeypatch.setattr(_buffers, "COMPILERS", ())
     assert find_library() == built
 
-    _buffers.SOURCE.write_text("another")
-    monkeypatch.setattr(_buffers, "compile_source", lambda _source, target: target.touch())
+    _buffers.SOURCES[1].write_text("another")
+    monkeypatch.setattr(_buffers, "compile_sources", lambda _sources, target: target.touch())
     assert find_library().parent == tmp_path / "gpustreamlab"
 
 
@@ -109,7 +109,7 @@ def test_what_a_compiler_says_is_told(tmp_path):
     source = tmp_path / "wrong.c"
     source.write_text("no C")
     with pytest.raises(OSError, match=r"(?s)could not compile wrong\.c: .*error"):
-        compile_source(source, tmp_path / "wrong.so")
+        compile_sources([source], tmp_path / "wrong.so")
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def cached(tmp_path, monkeypatch):
     """Return where the library is cached: a file that is there already; a compiler writes "new"."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(_buffers, "compile_source", lambda _source, target: target.write_text("new"))
+    monkeypatch.setattr(_buffers, "compile_sources", lambda _sources, target: target.write_text("new"))
     library = find_library()
     library.write_text("old")
     return library
@@ -312,7 +312,7 @@ def test_cupti_is_served_through_what_was_registered_or_says_that_it_refuses():
 def test_native_callbacks_do_not_wait_for_the_interpreter_and_pythons_do(make, tmp_path):
     source = tmp_path / "in_thread.c"
     source.write_text(IN_THREAD)
-    compile_source(source, tmp_path / "in_thread.so")
+    compile_sources([source], tmp_path / "in_thread.so")
     helper = ctypes.PyDLL(str(tmp_path / "in_thread.so"))  # keeps the interpreter's lock while it calls
     buffers = make(buffer_bytes=64, buffer_limit=1)
 

@@ -376,7 +376,7 @@ def storm(tmp_path_factory):
     def build(*flags):
         folder = tmp_path_factory.mktemp("storm")
         (folder / "storm.c").write_text(STORM)
-        command = [*_buffers._find_compiler(), "-std=c11", "-O2", "-pthread", f"-I{_buffers.SOURCE.parent}", *flags]
+        command = [*_buffers._find_compiler(), "-std=c11", "-O2", "-pthread", f"-I{_buffers.SOURCES[0].parent}", *flags]
         done = subprocess.run([*command, "-o", folder / "storm", folder / "storm.c"], capture_output=True, check=False)
         return None if done.returncode else folder / "storm"
 

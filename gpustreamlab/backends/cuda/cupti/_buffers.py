@@ -21,6 +21,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -69,9 +70,10 @@ WORDS = 7
 
 _NAME_BYTES = 4_096
 
-SOURCE = Path(__file__).with_name("callbacks.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("callbacks.c", "inject.c"))
 COMPILERS = ("cc", "gcc", "clang")
-_FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-pthread")
+# In a program that we know nothing of, names of ours are ours, whatever else is called so.
+_FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-pthread", "-Wl,-Bsymbolic")
 _COMPILE_S = 60
 """How long a compiler may take: ziglang makes its own libraries on its first run."""
 
@@ -202,9 +204,9 @@ def find_library() -> Path:
     """Return the compiled callbacks: of the wheel, of the user's cache, where they were made before, else compiled now."""
     if sys.platform != "linux":
         raise OSError(f"CUPTI's callbacks are compiled on Linux alone; this is {sys.platform}.")
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()[:16]
     name = f"callbacks-{digest}-{platform.machine()}.so"
-    if (built := SOURCE.with_name(name)).exists():
+    if (built := SOURCES[0].with_name(name)).exists():
         return built
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "gpustreamlab")
     with suppress(OSError):
@@ -221,7 +223,7 @@ def find_library() -> Path:
     if not _is_ours(library):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside it, so that it appears there whole
             made = Path(scratch, library.name)
-            compile_source(SOURCE, made)
+            compile_sources(SOURCES, made)
             made.chmod(0o700)  # a umask may let the group write it
             made.replace(library)
     return library
@@ -239,12 +241,12 @@ def _is_ours(path: Path) -> bool:
     return own.st_uid == user and not stat.S_ISLNK(own.st_mode) and not own.st_mode & 0o022 and not others_move
 
 
-def compile_source(source: Path, target: Path) -> None:
+def compile_sources(sources: Sequence[Path], target: Path) -> None:
     """Compile a library of C with the first compiler that there is."""
     command = _find_compiler()
     try:
-        done = subprocess.run(  # noqa: S603 - a compiler of this machine, and a file of this package
-            [*command, *_FLAGS, "-o", str(target), str(source)],
+        done = subprocess.run(  # noqa: S603 - a compiler of this machine, and files of this package
+            [*command, *_FLAGS, "-o", str(target), *map(str, sources), "-ldl"],
             check=False,
             capture_output=True,
             text=True,
@@ -255,7 +257,7 @@ def compile_source(source: Path, target: Path) -> None:
     except subprocess.TimeoutExpired:
         raise OSError(f"{' '.join(command)} took more than {_COMPILE_S} s.") from None
     if done.returncode:
-        raise OSError(f"{' '.join(command)} could not compile {source.name}: {done.stderr.strip()[-300:]}")
+        raise OSError(f"{' '.join(command)} could not compile {sources[0].name}: {done.stderr.strip()[-300:]}")
 
 
 def _find_compiler() -> list[str]:

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from gpustreamlab.backends.cuda.cupti._layouts import (
     RecordKind,
     SynchronizationKind,
 )
-from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS, Cupti
+from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS
 from gpustreamlab.backends.cuda.cupti._records import FIELD, Columns, Records, join_columns, select_rows
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -85,11 +86,22 @@ _OF_THREAD = 2
 _OVERHEAD_WORDS: dict[int, str] = {kind: kind.name.lower().replace("_", " ").replace("cupti", "CUPTI") for kind in OverheadKind}
 
 
+class Functions(Protocol):
+    """The functions of CUDA that records name by their numbers."""
+
+    @property
+    def call_classes(self) -> Mapping[CallbackDomain, Mapping[int, CallClass]]:
+        """What those are for that are recorded, by number."""
+
+    def call_name(self, domain: CallbackDomain, number: int) -> str:
+        """Return a function's name as it is called in programs."""
+
+
 class CallReader:
     """Tells of calls by their records."""
 
-    def __init__(self, cupti: Cupti, are_own: Callable[..., BoolArray], wall: WallClock) -> None:
-        self._cupti = cupti
+    def __init__(self, functions: Functions, are_own: Callable[..., BoolArray], wall: WallClock) -> None:
+        self._functions = functions
         self._are_own = are_own
         self._wall = wall
         self._callers: set[int] = set()
@@ -120,9 +132,9 @@ class CallReader:
 
     def _recorded(self, columns: Columns, domain: CallbackDomain, texts: Texts) -> Columns:
         numbers, place = distinct(columns["cbid"].astype(np.int64, copy=False))
-        classes = self._cupti.call_classes[domain]
+        classes = self._functions.call_classes[domain]
         kind = np.array([classes.get(number, -1) for number in numbers.tolist()], np.int64)[place]
-        named = [texts.name(self._cupti.call_name(domain, n)) if n in classes else -1 for n in numbers.tolist()]
+        named = [texts.name(self._functions.call_name(domain, n)) if n in classes else -1 for n in numbers.tolist()]
         kept = (kind >= 0) & (columns["start"] > 0) & (columns["end"] > 0)
         told = {
             "start_ns": columns["start"],

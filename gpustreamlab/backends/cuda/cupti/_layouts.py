@@ -27,11 +27,18 @@ class RecordKind(IntEnum):
     STREAM = 37
     SYNCHRONIZATION = 38
     MEMORY2 = 49
+    GRAPH_TRACE = 51
     GREEN_CONTEXT = 59
 
 
-WORK_KINDS = (RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMCPY2, RecordKind.MEMSET)
-"""Records of work on the device: kernels, copies and fills. Each says of which graph it is."""
+WORK_KINDS = (
+    RecordKind.CONCURRENT_KERNEL,
+    RecordKind.MEMCPY,
+    RecordKind.MEMCPY2,
+    RecordKind.MEMSET,
+    RecordKind.GRAPH_TRACE,
+)
+"""Records of work on the device: kernels, copies, fills, and graphs told as a whole. Each says of which graph it is."""
 
 
 class CopyKind(IntEnum):
@@ -254,6 +261,9 @@ _FIELDS: dict[int, dict[int, str]] = {
             "memoryOperationType:u4@4 correlationId:u4@12 address:u8@16 bytes:i8@24 timestamp:i8@32 deviceId:u4@52 "
             "contextId:u4@56 streamId:u4@60 isAsync:u4@72 "
         ),
+    },
+    51: {
+        18: ("correlationId:u4@4 start:i8@8 end:i8@16 deviceId:u4@24 graphId:u4@28 contextId:u4@32 streamId:u4@36 "),
     },
     59: {
         130200: ("contextId:u4@4 numMultiprocessors:u2@20 "),

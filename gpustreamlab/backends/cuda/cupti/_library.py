@@ -297,6 +297,12 @@ class Cupti:
         return {number: name for number, name in names.items() if number in shown or shape_of(name) is not None}
 
     @cached_property
+    def ending_calls(self) -> list[int]:
+        """The driver's functions that may end a context, by number: what CUPTI holds of it then goes, too."""
+        names = self._names[CallbackDomain.DRIVER_API]
+        return [number for number, name in names.items() if name in _ENDING]
+
+    @cached_property
     def shapes(self) -> dict[int, Shape]:
         """What is noted of the driver's functions that say something of memory or order, by number."""
         found = {number: shape_of(name) for number, name in self.followed_calls.items()}
@@ -313,8 +319,7 @@ class Cupti:
     def _names(self) -> dict[CallbackDomain, dict[int, str]]:
         """The name of every callback id in use, as it is called in programs."""
         return {
-            domain: {number: _SUFFIX.sub("", name) for number, name in names.items()}
-            for domain, names in self._full_names.items()
+            domain: {number: bare_name(name) for number, name in names.items()} for domain, names in self._full_names.items()
         }
 
     @cached_property
@@ -330,6 +335,7 @@ class Cupti:
         return found
 
 
+_ENDING = {"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease", "cuCtxDestroy"}
 _SETTERS = {
     CallbackDomain.DRIVER_API: "cuptiActivityEnableDriverApi",
     CallbackDomain.RUNTIME_API: "cuptiActivityEnableRuntimeApi",
@@ -350,6 +356,17 @@ class _SubscriberParams(ctypes.Structure):
 
 def _make_detaching_call() -> None:
     load_libcuda().cuCtxGetDevice(ctypes.byref(ctypes.c_int()))
+
+
+def bare_name(name: str) -> str:
+    """Return what programs call a function that CUPTI names with the version of its parameters.
+
+    Examples
+    --------
+    >>> bare_name("cuMemcpyHtoDAsync_v2_ptsz")
+    'cuMemcpyHtoDAsync'
+    """
+    return _SUFFIX.sub("", name)
 
 
 def classify_call(name: str) -> CallClass | None:

@@ -183,9 +183,12 @@ def work_batch(
         RecordKind.MEMCPY: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
         RecordKind.MEMCPY2: (SpanKind.COPY, _PEER_SHAPE, _peer_shape),
         RecordKind.MEMSET: (SpanKind.FILL, _FILL_SHAPE, _fill_shape),
+        RecordKind.GRAPH_TRACE: (SpanKind.KERNEL, ("graphId",), _whole_graph_shape),
     }
     found = {kind: records.columns[kind] for kind in shapes if kind in records.columns}
-    kept = nodes.put_on({kind: select_rows(columns, keep(columns)) for kind, columns in found.items()})
+    wanted = {kind: select_rows(columns, keep(columns)) for kind, columns in found.items()}
+    whole = {kind: wanted.pop(kind) for kind in {RecordKind.GRAPH_TRACE} & wanted.keys()}  # has no nodes
+    kept = nodes.put_on(wanted) | whole
     parts = [_part(columns, *shapes[kind], texts) for kind, columns in kept.items()]
     if not parts:
         return WorkBatch()
@@ -297,6 +300,11 @@ def _fill_shape(row: Mapping[str, int]) -> _Shape:
     return _Shape("memset", WorkDetail(full_name="memset", graph=row["graphId"], node=row[NODE]))
 
 
+def _whole_graph_shape(row: Mapping[str, int]) -> _Shape:
+    # Not its `graph`: that is for nodes, which get a row around them.
+    return _Shape(f"graph {row['graphId']} (whole)", WorkDetail(full_name=f"CUDA graph {row['graphId']}, recorded as a whole"))
+
+
 DEFAULT_STREAM = "default stream"
 """What the NULL stream is called."""
 
@@ -315,17 +323,70 @@ earlier session had made (13.0.85), so all share what is known, and what they kn
 _IS_BLOCKING: dict[int, bool] = {StreamFlag.DEFAULT: True, StreamFlag.NON_BLOCKING: False, StreamFlag.NULL: True}
 
 
-class StreamBook:
-    """Knows the numbers of streams, and what is known of streams that no session made."""
+class RecordedStreams:
+    """What records tell of streams that no session made."""
 
-    def __init__(self, cupti: Cupti, *, ordinal: int, sm_count: int) -> None:
-        self._cupti = cupti
+    def __init__(self, *, ordinal: int, sm_count: int, sms: dict[int, int]) -> None:
         self._ordinal = ordinal
         self._sm_count = sm_count
+        self._sms = sms
+        """SMs of green contexts by their numbers."""
         self._null_streams: dict[int, int] = {}
         self._made: dict[tuple[int, int], tuple[int, int]] = {}
         """By context and stream its `StreamFlag` and its priority."""
         self._library: dict[tuple[int, int], str] = {}
+
+    def note(self, records: Records) -> None:
+        """Take what records say of contexts: from CUPTI 13.2 on green ones come as a kind of their own."""
+        plain = records.columns.get(RecordKind.CONTEXT)
+        if plain is not None:
+            for context, null, is_green, sms in zip(
+                *(plain[name].tolist() for name in ("contextId", "nullStreamId", "isGreenContext", "numMultiprocessors")),
+                strict=True,
+            ):
+                self._null_streams[context] = null
+                if is_green and sms:
+                    self._sms[context] = sms
+        made = records.columns.get(RecordKind.STREAM)
+        if made is not None:
+            context, stream, flag, priority = (
+                made[name].astype(np.int32).tolist() for name in ("contextId", "streamId", "flag", "priority")
+            )
+            self._made.update(zip(zip(context, stream, strict=True), zip(flag, priority, strict=True), strict=True))
+        green = records.columns.get(RecordKind.GREEN_CONTEXT)
+        if green is not None:
+            self._sms.update(zip(green["contextId"].tolist(), green["numMultiprocessors"].tolist(), strict=True))
+
+    def note_names(self, work: WorkBatch, details: tuple[WorkDetail, ...]) -> None:
+        """Remember whose kernels run in each stream, by what they are called: by the first that tells."""
+        if len(self._library) >= _NAMED_ONCE:
+            return
+        libraries = [library_of(detail.full_name) for detail in details]
+        tells = np.array([bool(library) for library in libraries], bool)
+        rows = np.flatnonzero(tells[work.detail]) if len(work) else np.empty(0, np.int64)
+        for row in rows[first_of_each(work.context[rows] << 32 | work.stream[rows])[0]].tolist():
+            self._library.setdefault((int(work.context[row]), int(work.stream[row])), libraries[int(work.detail[row])])
+
+    def describe(self, context: int, stream: int) -> StreamFacts:
+        """Tell of a stream that no session made."""
+        flag, priority = self._made.get((context, stream), (0, 0))
+        is_default = stream == self._null_streams.get(context, 7)
+        name = DEFAULT_STREAM if is_default else f"{self._library.get((context, stream), '')} stream {stream}".strip()
+        return StreamFacts(
+            name=name,
+            sm_count=self._sms.get(context, self._sm_count),
+            device=self._ordinal,
+            priority=priority,
+            is_blocking=True if is_default else _IS_BLOCKING.get(flag),
+        )
+
+
+class StreamBook(RecordedStreams):
+    """Knows the numbers of streams of this process, too."""
+
+    def __init__(self, cupti: Cupti, *, ordinal: int, sm_count: int) -> None:
+        super().__init__(ordinal=ordinal, sm_count=sm_count, sms=_sms)
+        self._cupti = cupti
         self.elsewhere: set[int] = set()
         """Streams of other devices of which this one is told, as one number each."""
 
@@ -349,51 +410,7 @@ class StreamBook:
 
     def note_own(self, context: int, sm_count: int) -> None:
         """Take how many SMs a context has in which a session made a stream."""
-        _sms[context] = sm_count
-
-    def note(self, records: Records) -> None:
-        """Take what records say of contexts: from CUPTI 13.2 on green ones come as a kind of their own."""
-        plain = records.columns.get(RecordKind.CONTEXT)
-        if plain is not None:
-            for context, null, is_green, sms in zip(
-                *(plain[name].tolist() for name in ("contextId", "nullStreamId", "isGreenContext", "numMultiprocessors")),
-                strict=True,
-            ):
-                self._null_streams[context] = null
-                if is_green and sms:
-                    _sms[context] = sms
-        made = records.columns.get(RecordKind.STREAM)
-        if made is not None:
-            context, stream, flag, priority = (
-                made[name].astype(np.int32).tolist() for name in ("contextId", "streamId", "flag", "priority")
-            )
-            self._made.update(zip(zip(context, stream, strict=True), zip(flag, priority, strict=True), strict=True))
-        green = records.columns.get(RecordKind.GREEN_CONTEXT)
-        if green is not None:
-            _sms.update(zip(green["contextId"].tolist(), green["numMultiprocessors"].tolist(), strict=True))
-
-    def note_names(self, work: WorkBatch, details: tuple[WorkDetail, ...]) -> None:
-        """Remember whose kernels run in each stream, by what they are called: by the first that tells."""
-        if len(self._library) >= _NAMED_ONCE:
-            return
-        libraries = [library_of(detail.full_name) for detail in details]
-        tells = np.array([bool(library) for library in libraries], bool)
-        rows = np.flatnonzero(tells[work.detail]) if len(work) else np.empty(0, np.int64)
-        for row in rows[first_of_each(work.context[rows] << 32 | work.stream[rows])[0]].tolist():
-            self._library.setdefault((int(work.context[row]), int(work.stream[row])), libraries[int(work.detail[row])])
-
-    def describe(self, context: int, stream: int) -> StreamFacts:
-        """Tell of a stream that no session made."""
-        flag, priority = self._made.get((context, stream), (0, 0))
-        is_default = stream == self._null_streams.get(context, 7)
-        name = DEFAULT_STREAM if is_default else f"{self._library.get((context, stream), '')} stream {stream}".strip()
-        return StreamFacts(
-            name=name,
-            sm_count=_sms.get(context, self._sm_count),
-            device=self._ordinal,
-            priority=priority,
-            is_blocking=True if is_default else _IS_BLOCKING.get(flag),
-        )
+        self._sms[context] = sm_count
 
     def _ask(self, function: str, *arguments: Any) -> int:
         number = ctypes.c_uint32()

@@ -1,0 +1,70 @@
+"""What is written behind a program: ten lines on stderr, a page and a trace for each that was recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpustreamlab.errors import OptionError
+from gpustreamlab.exchange import find_writer
+from gpustreamlab.model import is_bare_page
+from gpustreamlab.run._told import told_lines
+from gpustreamlab.trace import Trace
+
+
+def write_traces(traces: Sequence[Trace], program: str, page: Path, output: Path | None, *, part: str, is_quiet: bool) -> None:
+    """Say what happened in each trace, and write its files; `part` is what each is one of, where there are several."""
+    for place, trace in enumerate(traces):
+        head = f"{program}{f', {part} {place + 1} of {len(traces)}' if len(traces) > 1 else ''}"
+        lines = told_lines(trace)
+        if not len(trace):
+            say(f"gpustreamlab: {head}: {lines[0]}")
+            continue
+        files = write_files(trace, numbered(page, place), None if output is None else numbered(output, place))
+        if not is_quiet:
+            say("\n".join([f"gpustreamlab: {head}: {lines[0]}", *(f"  {line}" for line in [*lines[1:], files])]))
+
+
+def write_files(trace: Trace, page: Path, output: Path | None) -> str:
+    """Write a page, and a trace if that is wanted; return where they are."""
+    trace.timeline().save(page)
+    if output is None:
+        return f"Timeline: {shown(page)}"
+    trace.save(output)
+    return f"Timeline: {shown(page)}; trace: {shown(output)}"
+
+
+def check_files(page: Path, output: Path | None, *, is_forced: bool) -> None:
+    if page.suffix.lower() != ".html":
+        raise OptionError(f"The page is {page.name!r}; it has to end in .html. For the data: -o run.parquet")
+    if output is not None:
+        find_writer(output)  # refuses before anything has run
+    for path in (page, output):
+        if path is None or is_forced or not path.exists():
+            continue
+        if path == output or not is_bare_page(path):
+            raise OptionError(f"{shown(path)!r} is there already. Replace it with --force, or name another one.")
+
+
+def numbered(path: Path, place: int) -> Path:
+    """Return where the files of a further session go."""
+    return path if place == 0 else path.with_name(f"{path.stem}-{place + 1}{path.suffix}")
+
+
+def shown(path: Path) -> str:
+    """Return a path as it is typed from here, where that is shorter."""
+    with suppress(OSError, ValueError):
+        return min(os.path.relpath(path), str(path), key=len)
+    return str(path)
+
+
+def say(text: str) -> None:
+    """Print to the stderr that the process began with."""
+    stream = sys.__stderr__
+    with suppress(Exception):
+        if stream is not None and not stream.closed:
+            stream.write(f"{text}\n")
+            stream.flush()
