@@ -49,6 +49,42 @@ def to_base85(data: bytes) -> str:
     return b"".join(parts)[: 5 * len(padded) // 4 - missing].decode("ascii")
 
 
+_NUL, _CR, _LESS, _SLASH, _MARK = b"\0\r</!"  # HTML replaces the first two; "</" and "<!" may end a script
+_WIDE_PIECE_BYTES = 7 << 13
+_WIDE_SHIFTS = np.arange(49, -1, -7, dtype=np.uint64)
+
+
+def to_wide(data: bytes) -> str:
+    r"""Write bytes as letters of 7 bits each, for the script element of a page in UTF-8: 1 byte a letter, and 2 for some.
+
+    A letter above 127 stands for a NUL and the letter 128 below it; where that is a NUL, a CR or a ``<``, for this alone.
+
+    Examples
+    --------
+    >>> to_wide(b""), len(to_wide(b"1234567")), to_wide(bytes(1))
+    ('', 8, '\x80\x80')
+    """
+    missing = -len(data) % 7
+    padded = data + bytes(missing)
+    return "".join(
+        _wide_letters(padded[first : first + _WIDE_PIECE_BYTES], missing if first + _WIDE_PIECE_BYTES >= len(padded) else 0)
+        for first in range(0, len(padded), _WIDE_PIECE_BYTES)
+    )
+
+
+def _wide_letters(padded: bytes, missing: int) -> str:
+    groups = np.zeros((len(padded) // 7, 8), np.uint8)
+    groups[:, 1:] = np.frombuffer(padded, np.uint8).reshape(-1, 7)
+    words = groups.view(">u8").astype(np.uint64)
+    letters = ((words >> _WIDE_SHIFTS).astype(np.uint8) & 127).ravel()[: 8 * len(words) - missing]
+    following = np.append(letters[1:], np.uint8(_MARK))  # the next piece may begin with one
+    is_zero, is_less = letters == _NUL, letters == _LESS
+    pairs = np.flatnonzero((is_zero & (following != _NUL) & (following != _CR) & (following != _LESS))[:-1])
+    letters[is_zero | (letters == _CR) | is_less & ((following == _SLASH) | (following == _MARK))] |= 128
+    letters[pairs] |= following[pairs]
+    return np.delete(letters, pairs + 1).tobytes().decode("latin-1")
+
+
 PIECE_BYTES = 1 << 18  # How many bytes one thread takes at a time
 SAMPLE_BYTES = 1 << 14  # How many bytes of a piece are tried
 MATCHED_GAIN = 0.97  # Looking for repetitions pays if it makes a piece smaller than this share of what it is without

@@ -30,7 +30,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.draw._card import CardRow
 from gpustreamlab.draw._colours import NameLooks, palette_entries, style_entries
-from gpustreamlab.draw._columns import pack_columns, to_base85
+from gpustreamlab.draw._columns import pack_columns, to_base85, to_wide
 from gpustreamlab.draw._groups import device_hosts
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._picture import Header, Picture, draw_figure, header_html, plan_picture, warnings_html
@@ -40,6 +40,7 @@ from gpustreamlab.draw._why import why_tables
 from gpustreamlab.model import SPAN_KINDS, Trace, trace_element, write_file_whole, written_entries
 from gpustreamlab.typing import FloatArray, NoteKind, SpanKind
 
+_ELEMENT_LETTERS = 1 << 20
 LEVEL = 6  # How hard spans are compressed: more takes far longer for a percent or two
 
 
@@ -47,7 +48,7 @@ def write_html(trace: Trace, target: str | PathLike[str] | IO[str], *, with_data
     """Write a trace's timeline as one page that opens offline."""
     page = timeline_page(trace, with_data=with_data)
     if isinstance(target, (str, PathLike)):
-        write_file_whole(target, lambda partial: partial.write_text(page, encoding="utf-8"))
+        write_file_whole(target, lambda partial: partial.write_text(page, encoding="utf-8", newline="\n"))
     else:
         target.write(page)
 
@@ -75,7 +76,7 @@ def timeline_page(
         picture = plan_picture(trace) if picture is None else picture
         told = why if asked is None else asked.result()
         static = pool.submit(timeline_svg, trace, picture=picture, why=told) if with_static else None
-        data, spans = page_letters(*page_data(picture, why=told))
+        data, spans = page_letters(*page_data(picture, why=told), is_wide=with_static)
     advice = grid_advice(trace)
     return fill_template(
         "page.html",
@@ -124,9 +125,15 @@ def page_data(
     return {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}, spans
 
 
-def page_letters(data: dict[str, Any], spans: bytes) -> tuple[str, str]:
-    """Return both parts of `page_data` as letters for a page."""
-    return pack_text(json.dumps(data, separators=(",", ":"))), to_base85(spans)
+def page_letters(data: dict[str, Any], spans: bytes, *, is_wide: bool = False) -> tuple[str, str]:
+    """Return both parts of `page_data` as they stand in a page: spans with 7 bits a letter where no attribute holds them."""
+    letters = to_wide(spans) if is_wide else to_base85(spans)
+    # The browser copies an element's text at each piece of it that comes, so that one of 25 MB would be copied for long.
+    pieces = [letters[first : first + _ELEMENT_LETTERS] for first in range(0, len(letters), _ELEMENT_LETTERS)]
+    kind = "text/x-wide" if is_wide else "text/plain"
+    return pack_text(json.dumps(data, separators=(",", ":"))), "".join(
+        f'<script type="{kind}">{piece}</script>' for piece in pieces
+    )
 
 
 def pack_text(text: str, level: int = 6) -> str:
