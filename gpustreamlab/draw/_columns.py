@@ -20,42 +20,13 @@ from gpustreamlab.draw._scene import NO_WAIT, work_columns
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 
-ALPHABET = "".join(sign for sign in map(chr, range(33, 127)) if sign not in "\"%&'-<>\\`")
-"""The 85 letters: none ends a script, an attribute or a comment, or has to be escaped in one."""
-
-_LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
-_PIECE_BYTES = 1 << 16  # what the processor's cache holds, with all that is computed from it
-
-
-def to_base85(data: bytes) -> str:
-    """Write bytes as letters; the last group of n bytes has n + 1 letters.
-
-    Examples
-    --------
-    >>> to_base85(b""), len(to_base85(b"12345")), to_base85(bytes(4))
-    ('', 7, '!!!!!')
-    """
-    missing = -len(data) % 4
-    padded = data + bytes(missing)
-    parts = []
-    for first in range(0, len(padded), _PIECE_BYTES):
-        words = np.frombuffer(padded[first : first + _PIECE_BYTES], ">u4").astype(np.uint32)
-        letters = np.empty((len(words), 5), np.uint8)
-        for place in range(4, -1, -1):
-            rest = words // 85
-            letters[:, place] = _LETTERS[words - rest * 85]
-            words = rest
-        parts.append(letters.tobytes())
-    return b"".join(parts)[: 5 * len(padded) // 4 - missing].decode("ascii")
-
-
 _NUL, _CR, _LESS, _SLASH, _MARK = b"\0\r</!"  # HTML replaces the first two; "</" and "<!" may end a script
 _WIDE_PIECE_BYTES = 7 << 13
 _WIDE_SHIFTS = np.arange(49, -1, -7, dtype=np.uint64)
 
 
 def to_wide(data: bytes) -> str:
-    r"""Write bytes as letters of 7 bits each, for the script element of a page in UTF-8: 1 byte a letter, and 2 for some.
+    r"""Write bytes as letters of 7 bits each, for script elements of a page in UTF-8, where most of them take a byte.
 
     A letter above 127 stands for a NUL and the letter 128 below it; where that is a NUL, a CR or a ``<``, for this alone.
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1a27ff2a3cd9ee48b55261bb6e31f7503749a1082c0728c71bf5a96cac40a083
+// Made by scripts/bundle_viewer.py. 743ac6228e0216c6884596e92e0b48bb91800109b934a04269467234d90041d5
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1737,19 +1737,16 @@ var gpustreamlab = (() => {
     return { ...taken, length: places.length };
   }
   function evictOldest(store, wanted) {
-    const rows = store.rows.filter((row) => row.length);
-    const ends = rows.map(sortedEnds);
-    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
-    let spare = store.length - wanted - endedBefore(rows, ends, limit);
-    rows.forEach((row, place) => {
+    const rows = store.rows.filter((row) => row.length), limit = timeByWhichEnded(rows, rows.map(sortedEnds), store.length - wanted);
+    for (const row of rows) {
       const before = row.countSum(0, row.length - 1), length = row.length;
-      if (row.overlaps) spare -= keepLasting(row, limit, spare);
-      else spare -= dropEnded(row, ends[place], limit, spare);
+      if (row.overlaps) row.keep(new Uint32Array(length).map((_, index) => index).filter((index) => row.end[index] > limit));
+      else row.dropBefore(upperBound(row.end, limit, 0, length));
       const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
       store.length -= length - row.length;
       store.spanCount -= gone;
       store.evictedCount += gone;
-    });
+    }
     store.evictions++;
     store.forgetFiltered();
     store.edges.dropBefore(limit);
@@ -1764,28 +1761,10 @@ var gpustreamlab = (() => {
     });
     while (low < high) {
       const middle = low + Math.floor((high - low) / 2);
-      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
+      if (rows.reduce((sum, row, place) => sum + upperBound(ends[place], middle, 0, row.length), 0) >= count) high = middle;
       else low = middle + 1;
     }
     return low;
-  }
-  var endedBefore = (rows, ends, t) => rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
-  function dropEnded(row, ends, limit, spare) {
-    const before = lowerBound(ends, limit, 0, row.length);
-    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
-    if (before + at) row.dropBefore(before + at);
-    return at;
-  }
-  function keepLasting(row, limit, spare) {
-    const kept = new Uint32Array(row.length);
-    let count = 0, dropped = 0;
-    for (let index = 0; index < row.length; index++) {
-      const isSpare = row.end[index] === limit && dropped < spare;
-      if (isSpare) dropped++;
-      else if (row.end[index] >= limit) kept[count++] = index;
-    }
-    if (count < row.length) row.keep(kept.subarray(0, count));
-    return dropped;
   }
   function countMatches(store, upTo = null) {
     if (!store.matches) return 0;

@@ -4,20 +4,6 @@
   const boot = document.currentScript
   const element = id => document.getElementById(id)
 
-  // Five letters of an alphabet of 85 for four bytes, see to_base85 in draw/_columns.py; a last group of n + 1 letters stands for n bytes.
-  const ALPHABET = [...Array(94).keys()].map(place => String.fromCharCode(33 + place)).filter(sign => !"\"%&'-<>\\`".includes(sign))
-  const digitOf = new Uint8Array(128)
-  ALPHABET.forEach((sign, digit) => { digitOf[sign.charCodeAt(0)] = digit })
-  const fromBase85 = text => {
-    const letters = new TextEncoder().encode(text), groups = Math.ceil(letters.length / 5)
-    const words = new DataView(new ArrayBuffer(4 * groups))
-    for (let group = 0; group < groups; group++) {
-      let word = 0
-      for (let place = 5 * group; place < 5 * group + 5; place++) word = 85 * word + (digitOf[letters[place]] ?? 84)
-      words.setUint32(4 * group, word)
-    }
-    return new Uint8Array(words.buffer, 0, Math.floor(letters.length * 4 / 5))
-  }
   // Letters of 7 bits, see to_wide in draw/_columns.py; one above 127 mostly stands for a 0 before the letter 128 below it.
   const fromWide = texts => {
     const bytes = new Uint8Array(2 * texts.reduce((sum, {length}) => sum + length, 8)) // What nobody writes takes no memory.
@@ -35,9 +21,9 @@
     return bytes.subarray(0, Math.floor(count * 7 / 8))
   }
   const packedBytes = id => {
-    const part = element(id), wide = [...part.querySelectorAll("[type='text/x-wide']")]
-    part.remove()
-    return wide.length ? fromWide(wide.map(({textContent}) => textContent)) : fromBase85(part.textContent)
+    const parts = [element(id), ...element(id).children].filter(({type}) => type), texts = parts.map(({textContent}) => textContent)
+    element(id).remove()
+    return parts[0].type === "text/x-wide" ? fromWide(texts) : Uint8Array.from(atob(texts.join("")), letter => letter.charCodeAt(0))
   }
   const unpackedText = async id => {
     const stream = new Blob([packedBytes(id)]).stream().pipeThrough(new DecompressionStream("gzip"))
