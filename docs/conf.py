@@ -61,7 +61,7 @@ html_theme_options = {
 html_sidebars = {"index": [], "gallery": []}
 
 PAGES = "pages"  # The folder of the site that holds the pages to play with
-LETTERS = re.compile(r'<script type="text/plain" id="gsl-(bokeh|viewer)">[^<]*</script>\n')
+LETTERS = re.compile(r'<script type="text/x-wide" id="gsl-(bokeh|viewer)">.*?</script>\n', re.DOTALL)
 
 
 def recorded() -> list[str]:
@@ -82,7 +82,7 @@ def write_pages(app, error) -> None:
     for name in recorded():
         page, count = LETTERS.subn("", timeline_page(gpustreamlab.load_trace(GALLERY / f"{name}.parquet")))
         assert count == len(texts)
-        page = page.replace('<script type="text/plain"', '<script src="viewer.js"></script>\n<script type="text/plain"', 1)
+        page = page.replace('<script type="text/x-wide"', '<script src="viewer.js"></script>\n<script type="text/x-wide"', 1)
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
 
 

@@ -20,6 +20,7 @@ from gpustreamlab.analysis._busy import (
     sm_kinds,
     stream_extent,
     sweep,
+    told_ns,
     turns_of,
     union_edges,
     used_stream_count,
@@ -80,7 +81,6 @@ from gpustreamlab.analysis._overlap import (
     OverlapPair,
     concurrency,
     finding_text,
-    over_wall,
     overlap,
 )
 from gpustreamlab.analysis._plan import (

@@ -176,6 +176,14 @@ def stream_extent(trace: Trace) -> tuple[int, int]:
     return extent_of(trace, own if own.any() else np.ones(len(trace), bool))
 
 
+def told_ns(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> int:
+    """Return how long a run took, in ns: from its first to its last work, or of all there is where nothing worked."""
+    first_ns, last_ns = counted_extent(trace, kinds)
+    if first_ns == last_ns:
+        first_ns, last_ns = stream_extent(trace)
+    return last_ns - first_ns
+
+
 def extent_of(trace: Trace, rows: BoolArray) -> tuple[int, int]:
     """Return the first start and the last end of some rows, in ns; zeros where there are none."""
     if not rows.any():

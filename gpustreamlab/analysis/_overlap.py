@@ -25,7 +25,6 @@ from gpustreamlab.analysis._busy import (
     of_device,
     range_only_ns,
     require_trace,
-    stream_extent,
     sweep,
     used_stream_count,
 )
@@ -196,12 +195,6 @@ def concurrency(trace: Trace, kinds: tuple[SpanKind, ...] | None = None) -> Conc
         range_only_ns=range_only_ns(trace, kinds, sum(lanes_ns)),
         shared=shared_time(trace, kinds),
     )
-
-
-def over_wall(trace: Trace, result: Concurrency) -> Concurrency:
-    """Return how much ran at once with the whole time of all streams, which is the length of a picture, as its wall."""
-    first_ns, last_ns = stream_extent(trace)
-    return replace(result, wall_ns=last_ns - first_ns)
 
 
 def finding_text(result: Concurrency, trace: Trace, *, counted: Collection[SpanKind]) -> str:

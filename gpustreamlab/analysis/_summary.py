@@ -15,12 +15,13 @@ from gpustreamlab.analysis._busy import (
     busy_word,
     interval_sum_ns,
     stream_count,
+    told_ns,
     uncut_ns,
     used_stream_count,
     used_streams,
 )
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits, wait_line
-from gpustreamlab.analysis._overlap import Concurrency, concurrency, finding_text, over_wall
+from gpustreamlab.analysis._overlap import Concurrency, concurrency, finding_text
 from gpustreamlab.analysis._report import NOTE_CHARACTERS, device_text, doubt_facts, empty_hint, missing_facts
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import stray_line, strays
@@ -46,8 +47,8 @@ def summary_text(trace: Trace) -> str:
     """Describe a trace in a few lines: for terminals, and as the text that stands for a picture."""
     basis = basis_of(trace)
     edges_ns = busy_edges(trace, basis.counted)
-    result = over_wall(trace, concurrency(trace))
-    lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
+    result = concurrency(trace)
+    lines = [f"{headline(trace)}: {format_ns(told_ns(trace))}" if len(trace) else headline(trace)]
     lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
     if result.sum_ns:
         finding = finding_text(result, trace, counted=basis.counted)

@@ -20,33 +20,40 @@ from gpustreamlab.draw._scene import NO_WAIT, work_columns
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 
-ALPHABET = "".join(sign for sign in map(chr, range(33, 127)) if sign not in "\"%&'-<>\\`")
-"""The 85 letters: none ends a script, an attribute or a comment, or has to be escaped in one."""
-
-_LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
-_PIECE_BYTES = 1 << 16  # what the processor's cache holds, with all that is computed from it
+_NUL, _CR, _LESS, _SLASH, _MARK = b"\0\r</!"  # HTML replaces the first two; "</" and "<!" may end a script
+_WIDE_PIECE_BYTES = 7 << 13
+_WIDE_SHIFTS = np.arange(49, -1, -7, dtype=np.uint64)
 
 
-def to_base85(data: bytes) -> str:
-    """Write bytes as letters; the last group of n bytes has n + 1 letters.
+def to_wide(data: bytes) -> str:
+    r"""Write bytes as letters of 7 bits each, for script elements of a page in UTF-8, where most of them take a byte.
+
+    A letter above 127 stands for a NUL and the letter 128 below it; where that is a NUL, a CR or a ``<``, for this alone.
 
     Examples
     --------
-    >>> to_base85(b""), len(to_base85(b"12345")), to_base85(bytes(4))
-    ('', 7, '!!!!!')
+    >>> to_wide(b""), len(to_wide(b"1234567")), to_wide(bytes(1))
+    ('', 8, '\x80\x80')
     """
-    missing = -len(data) % 4
+    missing = -len(data) % 7
     padded = data + bytes(missing)
-    parts = []
-    for first in range(0, len(padded), _PIECE_BYTES):
-        words = np.frombuffer(padded[first : first + _PIECE_BYTES], ">u4").astype(np.uint32)
-        letters = np.empty((len(words), 5), np.uint8)
-        for place in range(4, -1, -1):
-            rest = words // 85
-            letters[:, place] = _LETTERS[words - rest * 85]
-            words = rest
-        parts.append(letters.tobytes())
-    return b"".join(parts)[: 5 * len(padded) // 4 - missing].decode("ascii")
+    return "".join(
+        _wide_letters(padded[first : first + _WIDE_PIECE_BYTES], missing if first + _WIDE_PIECE_BYTES >= len(padded) else 0)
+        for first in range(0, len(padded), _WIDE_PIECE_BYTES)
+    )
+
+
+def _wide_letters(padded: bytes, missing: int) -> str:
+    groups = np.zeros((len(padded) // 7, 8), np.uint8)
+    groups[:, 1:] = np.frombuffer(padded, np.uint8).reshape(-1, 7)
+    words = groups.view(">u8").astype(np.uint64)
+    letters = ((words >> _WIDE_SHIFTS).astype(np.uint8) & 127).ravel()[: 8 * len(words) - missing]
+    following = np.append(letters[1:], np.uint8(_MARK))  # the next piece may begin with one
+    is_zero, is_less = letters == _NUL, letters == _LESS
+    pairs = np.flatnonzero((is_zero & (following != _NUL) & (following != _CR) & (following != _LESS))[:-1])
+    letters[is_zero | (letters == _CR) | is_less & ((following == _SLASH) | (following == _MARK))] |= 128
+    letters[pairs] |= following[pairs]
+    return np.delete(letters, pairs + 1).tobytes().decode("latin-1")
 
 
 PIECE_BYTES = 1 << 18  # How many bytes one thread takes at a time

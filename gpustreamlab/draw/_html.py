@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import json
@@ -30,7 +31,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.draw._card import CardRow
 from gpustreamlab.draw._colours import NameLooks, palette_entries, style_entries
-from gpustreamlab.draw._columns import pack_columns, to_base85
+from gpustreamlab.draw._columns import pack_columns, to_wide
 from gpustreamlab.draw._groups import device_hosts
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._picture import Header, Picture, draw_figure, header_html, plan_picture, warnings_html
@@ -40,6 +41,8 @@ from gpustreamlab.draw._why import why_tables
 from gpustreamlab.model import SPAN_KINDS, Trace, trace_element, write_file_whole, written_entries
 from gpustreamlab.typing import FloatArray, NoteKind, SpanKind
 
+_FORMS = ("text/plain", "text/x-wide")  # The types of elements that hold base64, and letters of 7 bits
+_ELEMENT_LETTERS = 1 << 20
 LEVEL = 6  # How hard spans are compressed: more takes far longer for a percent or two
 
 
@@ -47,7 +50,7 @@ def write_html(trace: Trace, target: str | PathLike[str] | IO[str], *, with_data
     """Write a trace's timeline as one page that opens offline."""
     page = timeline_page(trace, with_data=with_data)
     if isinstance(target, (str, PathLike)):
-        write_file_whole(target, lambda partial: partial.write_text(page, encoding="utf-8"))
+        write_file_whole(target, lambda partial: partial.write_text(page, encoding="utf-8", newline="\n"))
     else:
         target.write(page)
 
@@ -63,24 +66,24 @@ def timeline_page(
 ) -> str:
     """Return the page as text; `picture` and `why` are what `plan_picture` and `why_tables` say, where that is known already.
 
-    Without the viewer's code it is a frame of a notebook of which another frame holds it.
+    Without the static picture it is for a frame; without the viewer's code, for a frame beside one that holds it.
 
     Notes
     -----
     BokehJS, the viewer and the data are compressed; the browser's own `DecompressionStream` (in all since 2023) unpacks them.
-    What is compressed is written in letters that can end no script, attribute or comment.
+    What is compressed is written in letters that can end no script; in a frame, which is an attribute's text, as base64.
     """
     with thread_pool(1) as pool:  # all take long, and numpy works without the interpreter's lock
         asked = None if why is not None else pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
         picture = plan_picture(trace) if picture is None else picture
         told = why if asked is None else asked.result()
         static = pool.submit(timeline_svg, trace, picture=picture, why=told) if with_static else None
-        data, spans = page_letters(*page_data(picture, why=told))
+        data, spans = page_letters(*page_data(picture, why=told), is_wide=with_static)
     advice = grid_advice(trace)
     return fill_template(
         "page.html",
         title=f"{escape(picture.header.title)} ({picture.header.badge.lower()})",
-        **code_parts(with_code=with_code),
+        **code_parts(with_code=with_code, is_wide=with_static),
         header=header_html(picture.header, picture.scene.notes),
         advice=f'<p class="gsl-source">{escape(advice)}</p>' if advice else "",
         # Not as an image: that would be a third larger, and where this is shown no scripts run anyway.
@@ -91,24 +94,22 @@ def timeline_page(
     )
 
 
-def code_parts(*, with_code: bool) -> dict[str, str]:
+def code_parts(*, with_code: bool, is_wide: bool = False) -> dict[str, str]:
     """Return what is the same in every page: its style, BokehJS, the viewer, and the script that boots it."""
-    whole = _whole_code()
-    return (
-        whole if with_code else {"style": "", "bokeh": "", "viewer": "", "boot": viewer_text("frame.js"), "key": whole["key"]}
-    )
+    whole = _whole_code(is_wide=is_wide)
+    return whole if with_code else whole | {"style": "", "bokeh": "", "viewer": "", "boot": viewer_text("frame.js")}
 
 
 @cache
-def _whole_code() -> dict[str, str]:
+def _whole_code(*, is_wide: bool) -> dict[str, str]:
     parts = {
         "style": viewer_text("page.css") + viewer_style(),
-        "bokeh": bokeh_text(),
-        "viewer": viewer_packed(),
+        "bokeh": bokeh_text(is_wide=is_wide),
+        "viewer": viewer_packed(is_wide=is_wide),
         "boot": viewer_text("page.js"),
     }
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()
-    return {**parts, "key": f"gslCode{digest[:12]}"}  # frames of another version do not take it
+    return {**parts, "form": _FORMS[is_wide], "key": f"gslCode{digest[:12]}"}  # frames of another version do not take it
 
 
 def page_data(
@@ -124,26 +125,34 @@ def page_data(
     return {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}, spans
 
 
-def page_letters(data: dict[str, Any], spans: bytes) -> tuple[str, str]:
-    """Return both parts of `page_data` as letters for a page."""
-    return pack_text(json.dumps(data, separators=(",", ":"))), to_base85(spans)
+def page_letters(data: dict[str, Any], spans: bytes, *, is_wide: bool = False) -> tuple[str, str]:
+    """Return both parts of `page_data` as they stand in a page."""
+    letters = _letters(spans, is_wide=is_wide)
+    # The browser copies an element's text at each piece of it that comes, so that one of 25 MB would be copied for long.
+    pieces = [letters[first : first + _ELEMENT_LETTERS] for first in range(0, len(letters), _ELEMENT_LETTERS)]
+    elements = "".join(f'<script type="{_FORMS[is_wide]}">{piece}</script>' for piece in pieces)
+    return pack_text(json.dumps(data, separators=(",", ":")), is_wide=is_wide), elements
 
 
-def pack_text(text: str, level: int = 6) -> str:
+def _letters(data: bytes, *, is_wide: bool) -> str:
+    return to_wide(data) if is_wide else base64.b64encode(data).decode()
+
+
+def pack_text(text: str, level: int = 6, *, is_wide: bool = False) -> str:
     """Return a text compressed, as letters; the same text always gives the same."""
-    return to_base85(gzip.compress(text.encode(), level, mtime=0))
+    return _letters(gzip.compress(text.encode(), level, mtime=0), is_wide=is_wide)
 
 
 @cache
-def bokeh_text() -> str:
+def bokeh_text(*, is_wide: bool = False) -> str:
     """Return BokehJS, compressed, as letters."""
-    return to_base85(packed_bokeh())
+    return _letters(packed_bokeh(), is_wide=is_wide)
 
 
 @cache
-def viewer_packed() -> str:
+def viewer_packed(*, is_wide: bool = False) -> str:
     """Return the viewer's scripts, compressed, as letters."""
-    return pack_text(viewer_script(), 9)
+    return pack_text(viewer_script(), 9, is_wide=is_wide)
 
 
 def inline_html(

@@ -27,13 +27,12 @@ from gpustreamlab.analysis import (
     format_ns,
     lanes_text,
     missing_facts,
-    over_wall,
     partition_warnings,
     pending_text,
     sm_kinds,
     span_rows,
-    stream_extent,
     sweep,
+    told_ns,
     trace_facts,
     used_stream_count,
 )
@@ -81,7 +80,7 @@ def plan_picture(trace: Trace) -> Picture:
 
 
 def _count(trace: Trace, counted: tuple[SpanKind, ...]) -> tuple[tuple[Int64Array, Int64Array], Concurrency]:
-    return sweep(trace, counted).steps.steps, over_wall(trace, concurrency(trace, counted))
+    return sweep(trace, counted).steps.steps, concurrency(trace, counted)
 
 
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"  # The font of all texts
@@ -183,10 +182,9 @@ def plan_header(
 ) -> Header:
     """Collect what stands above a picture of a trace."""
     meta = trace.metadata
-    if width_ns is None:
-        first_ns, last_ns = stream_extent(trace)
-        width_ns = float(last_ns - first_ns)
     basis = basis_of(trace) if basis is None else basis
+    if width_ns is None:
+        width_ns = float(told_ns(trace, basis.counted))
     counts_ranges = SpanKind.RANGE in basis.counted
     sms_fact = _SMS_BY_RANGES if counts_ranges else _SMS_BY_KERNELS
     span_count = len(trace) if span_count is None else span_count

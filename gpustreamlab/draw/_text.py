@@ -28,10 +28,10 @@ from gpustreamlab.analysis import (
     headline,
     interval_sum_ns,
     missing_facts,
-    over_wall,
     partition_warnings,
     stream_extent,
     time_ticks,
+    told_ns,
     totals,
     trace_facts,
 )
@@ -116,7 +116,7 @@ def _lines(trace: Trace, width: int) -> list[Text]:
     if len(trace):
         picture = _Picture(trace, basis, width)
         waiting = f"; {BARS_CONTAIN_WAITING}" if basis.tier is CaptureTier.RANGES else ""
-        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{waiting}", width, "bold")
+        lines += _wrapped(f"{headline(trace)}: {format_ns(told_ns(trace))}{waiting}", width, "bold")
         lines += picture.lines()
         finding = finding_text(picture.result, trace, counted=basis.counted)
         finding = finding or ("" if picture.result.sum_ns else "No stream was ever busy.")
@@ -137,7 +137,7 @@ class _Picture:
 
     def __init__(self, trace: Trace, basis: Basis, width: int) -> None:
         self._rows = choose_rows(trace)
-        self.result = over_wall(trace, concurrency(trace))
+        self.result = concurrency(trace)
         self._labels = [display_name(trace.lanes[lane].name, 60) for lane in self._rows.lanes]
         self._busy_word = busy_word(basis.counted)
         self._busy_label = "busy streams" if self._busy_word == "busy" else self._busy_word

@@ -17,7 +17,6 @@ from gpustreamlab.analysis import (
     format_share,
     host_waits,
     idle,
-    stream_extent,
     sweep,
     turns_of,
     used_stream_count,
@@ -60,15 +59,13 @@ class Piece:
 
 
 def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
-    """Share out the time from the first start to the last end; empty where nothing ran, or its times cannot be compared."""
+    """Share out the time from the first to the last work; empty where nothing ran, or its times cannot be compared."""
     times_ns, counts = sweep(trace, basis.counted).steps.steps
     if len(times_ns) < 2 or NO_COMMON_TIME in trace.metadata.missing:
         return ()
-    first_ns, last_ns = stream_extent(trace)
-    edges_ns = np.concatenate(([first_ns], times_ns, [last_ns]))  # before the first work, and behind the last, nothing runs
-    level = np.append(0, np.minimum(counts, MOST_TOGETHER))
-    lasting = edges_ns[1:] > edges_ns[:-1]
-    stretches = _Stretches(edges_ns[:-1][lasting], edges_ns[1:][lasting], level[lasting])
+    level = np.minimum(counts[:-1], MOST_TOGETHER)
+    lasting = times_ns[1:] > times_ns[:-1]
+    stretches = _Stretches(times_ns[:-1][lasting], times_ns[1:][lasting], level[lasting])
     is_few, has_reasons = used_stream_count(trace) < 2, basis.tier is not CaptureTier.RANGES
     alone = "one stream" if is_few else "only one had work" if has_reasons else "one alone"
     is_low = stretches.level < (1 if is_few else 2)
@@ -174,7 +171,6 @@ def _reasons(
         for chosen, reason in ((calm & before, _FILLS), (calm & behind, _DRAINS)):
             if int((end_ns - begin_ns)[chosen].sum()) < together_ns:  # else it is no pipeline
                 found[chosen] = reason
-    found[begin_ns >= trace.end_ns[by_start].max()] = _NONE
     for change in trace.layouts:
         found[(level == 0) & (begin_ns <= change.time_ns) & (change.time_ns <= end_ns)] = _ANEW
     return low, found

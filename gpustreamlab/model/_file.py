@@ -322,7 +322,7 @@ def parquet_trace(file: Path | bytes | bytearray | memoryview, shown: str) -> Tr
 _BEGIN = b'<script type="application/vnd.apache.parquet" id="gsl-trace">'
 _NOTES = b'<script id="gsl-notes" type="application/json">'
 _END = b"</script>"
-_OUR_PAGE = b'<script type="text/plain" id="gsl-bokeh">'
+_OUR_PAGE = b' id="gsl-bokeh">'
 
 
 def trace_element(trace: Trace) -> str:

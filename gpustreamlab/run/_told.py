@@ -19,7 +19,6 @@ from gpustreamlab.analysis import (
     format_share,
     is_work,
     named_steps,
-    over_wall,
     pending_text,
     used_stream_count,
 )
@@ -56,7 +55,7 @@ def told_lines(trace: Trace) -> list[str]:
         return [_nothing(trace)]
     lines = [_head(trace), _where(trace), _what(trace)]
     if used_stream_count(trace) > 1:
-        found = finding_text(over_wall(trace, concurrency(trace)), trace, counted=counted_kinds(trace))
+        found = finding_text(concurrency(trace), trace, counted=counted_kinds(trace))
         lines += [f"Overlap: {found[:1].lower()}{found[1:]}"] if found else []
     try:
         lines.append(f"Idle: {card_idle(trace).line.removeprefix('idle ')}")
@@ -88,7 +87,7 @@ def _head(trace: Trace) -> str:
 
 
 def _where(trace: Trace) -> str:
-    sums, wall_ns = np.zeros(len(trace.lanes), np.int64), over_wall(trace, concurrency(trace)).wall_ns
+    sums, wall_ns = np.zeros(len(trace.lanes), np.int64), concurrency(trace).wall_ns
     rows = is_work(trace)
     np.add.at(sums, trace.lane[rows], trace.duration_ns[rows])
     busy = np.flatnonzero(sums)

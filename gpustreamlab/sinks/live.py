@@ -22,7 +22,6 @@ from gpustreamlab.analysis import (
     display_name,
     finding_text,
     merge_narrow,
-    over_wall,
 )
 from gpustreamlab.draw import (
     Header,
@@ -334,8 +333,7 @@ def _finding(trace: Trace) -> str:
     edges_ns = busy_edges(trace, basis.counted)
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
-    result = over_wall(trace, concurrency(trace))
-    return finding_text(result, trace, counted=basis.counted)
+    return finding_text(concurrency(trace), trace, counted=basis.counted)
 
 
 NAME_CHARACTERS = 200  # How many characters of a name a page gets

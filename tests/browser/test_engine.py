@@ -182,7 +182,8 @@ def evict_one_by_one(batches, capacity):
         left += list(zip(batch.end_ns, batch.row, batch.start_ns, batch.place, batch.count, strict=True))
         if len(left) > capacity:
             left.sort()
-            gone = len(left) - capacity * 7 // 8
+            last_ns = left[len(left) - capacity * 7 // 8 - 1][0]
+            gone = sum(end_ns <= last_ns for end_ns, *_ in left)
             evicted += sum(span[4] for span in left[:gone])
             left = left[gone:]
     return sorted(int(span[3]) for span in left), int(evicted)

@@ -118,11 +118,11 @@ def test_page_without_javascript_shows_the_picture_and_the_header_and_names_are_
     assert opened.page.locator("noscript img, noscript script, body > svg").count() == 0
 
 
-@pytest.mark.parametrize("part", ["gsl-data", "gsl-spans"])
+@pytest.mark.parametrize("part", ['id="gsl-data">', '"gsl-spans" hidden><script type="text/x-wide">'])
 def test_damaged_page_says_so_and_keeps_its_header(save, open_page, chromium, part):
     path = save(pipeline_trace())
     text = path.read_text(encoding="utf-8")
-    begin = text.index(f'id="{part}">') + len(f'id="{part}">') + 40
+    begin = text.index(part) + len(part) + 40
     path.write_text(f"{text[:begin]}{'!' * 60}{text[begin + 60 :]}", encoding="utf-8")
     page = chromium.new_page()
     page.goto(path.as_uri())

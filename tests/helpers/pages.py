@@ -53,7 +53,9 @@ def draw(page, text, path):
     """Draw a page in one of the browser: in its document, where that has drawn one before, or from a file at the path."""
     is_warm = page.evaluate("'gslRedraw' in window")
     if is_warm:
-        text = text.replace(bokeh_text(), pack_text("")).replace(viewer_packed(), pack_text(""))
+        for is_wide in (False, True):
+            for code in (bokeh_text(is_wide=is_wide), viewer_packed(is_wide=is_wide)):
+                text = text.replace(code, pack_text("", is_wide=is_wide))
         page.evaluate("text => gslRedraw(text)", text)
     else:
         path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1135d74ab9263c7d5dfa8bc4b129060d58c4c4c5e7aff8ae9e89cc48362b0db0
+// Made by scripts/bundle_viewer.py. 743ac6228e0216c6884596e92e0b48bb91800109b934a04269467234d90041d5
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -193,8 +193,8 @@ var gpustreamlab = (() => {
   }
 
   // columns.js
-  var UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
-  var SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array };
+  var UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+  var SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array };
   var SIGNED_COLUMNS = /* @__PURE__ */ new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"]);
   var WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 };
   var WORK_COLUMNS = Object.keys(WORK_DEFAULTS);
@@ -222,12 +222,12 @@ var gpustreamlab = (() => {
     if (manifest.columns.detail !== void 0) for (const name of WORK_COLUMNS) columns[name] = reader.column(name);
     columns.place = readPlaces(reader, columns.start, runs);
     if (manifest.columns.count !== 1) columns.count = reader.column("count");
-    if (manifest.columns.busy !== null) columns.busy = Float64Array.from(reader.column("busy"));
+    if (manifest.columns.busy !== null) columns.busy = reader.floats("busy");
     columns.edges = readEdges(manifest, bytes);
     return new SpanBatch(runs, columns);
   }
   function readTimes(reader, runs) {
-    const start = new Float64Array(reader.column("gap")), end = new Float64Array(reader.column("duration"));
+    const start = reader.floats("gap"), end = reader.floats("duration");
     for (const [, from, to] of runs) {
       let time = 0;
       for (let index = from; index < to; index++) {
@@ -238,8 +238,8 @@ var gpustreamlab = (() => {
     return { start, end };
   }
   function readPlaces(reader, start, runs) {
-    const { placeFrom, placeMost } = reader.columns, places = new Float64Array(reader.column("place"));
-    if (placeFrom === FROM_INDEX) for (let index = 0; index < places.length; index++) places[index] += index;
+    const { placeFrom, placeMost } = reader.columns, places = reader.floats("place");
+    if (placeFrom === FROM_INDEX) for (let index = 0; index < places.length; index++) places[index] = index;
     else if (placeFrom === FROM_RANK) addRanks(places, start, runs);
     else {
       for (const [, from, to] of runs) {
@@ -257,7 +257,7 @@ var gpustreamlab = (() => {
   }
   function readEdges(manifest, bytes) {
     const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes);
-    const x0 = Float64Array.from(reader.column("step")), x1 = Float64Array.from(reader.column("width"));
+    const x0 = reader.floats("step"), x1 = reader.floats("width");
     const place0 = Int32Array.from(reader.column("sourcePlace")), place1 = Int32Array.from(reader.column("targetPlace"));
     for (let index = 0, time = 0, place = -1; index < reader.n; index++) {
       x0[index] = time += x0[index];
@@ -273,35 +273,34 @@ var gpustreamlab = (() => {
     }
     /** A column in the smallest typed array that holds it. */
     column(name) {
-      const spec = this.columns[name];
-      const isConstant = typeof spec === "number";
-      const [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most];
+      const spec = this.columns[name], isConstant = typeof spec === "number", [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most];
       const kind = smallestArray(least, most, SIGNED_COLUMNS.has(name) || least < 0);
       if (isConstant) return new kind(this.n).fill(spec);
-      const raw = this.integers(spec.at, spec.bytes, this.n);
-      const values = raw.constructor === kind ? raw : new kind(raw);
-      const odd = spec.exceptions ? this.readExceptions(raw, spec) : [];
-      if (spec.bias) for (let index = 0; index < values.length; index++) values[index] += spec.bias;
-      for (const [index, value] of odd) values[index] = value;
-      return values;
+      if (spec.bytes === 1 && !spec.bias && !spec.exceptions) return new kind(this.bytes.subarray(spec.at, spec.at + this.n));
+      return kind === Float64Array ? this.floats(name) : new kind(this.floats(name));
     }
-    /** Where the exceptions stand, and their values. An array's indexOf finds the sign much faster than a loop does. */
-    readExceptions(raw, spec) {
-      const sign = 2 ** (8 * spec.bytes) - 1;
-      let index = -1;
-      const values = this.integers(spec.exceptionsAt, 8, spec.exceptions);
-      return Array.from(values, (value) => [index = raw.indexOf(sign, index + 1), value]);
+    /** The same as float64, whatever the values are. */
+    floats(name) {
+      const spec = this.columns[name];
+      if (typeof spec === "number") return new Float64Array(this.n).fill(spec);
+      const { bias, bytes: width } = spec, values = this.integers(spec.at, width, this.n), sign = 2 ** (8 * width) - 1;
+      if (!spec.exceptions && !bias) return values;
+      const odd = spec.exceptions ? this.integers(spec.exceptionsAt, 8, spec.exceptions) : [];
+      for (let index = 0, next = 0; index < values.length; index++) values[index] = values[index] === sign ? odd[next++] : values[index] + bias;
+      return values;
     }
     /** The `count` integers of so many bytes at a place: unsigned ones, but of 8 bytes signed ones. */
     integers(at, width, count) {
-      const bytes = new Uint8Array(width * count), packed = this.bytes.subarray(at, at + width * count);
-      if (!this.isShuffled || width === 1) bytes.set(packed);
-      else {
-        for (let place = 0; place < width; place++) {
-          for (let index = 0; index < count; index++) bytes[index * width + place] = packed[place * count + index];
+      const { bytes } = this, [step, plane] = this.isShuffled ? [1, count] : [width, 1], values = new Float64Array(count), isHalf = width === 2;
+      for (let index = 0, first = at; index < count; index++, first += step) {
+        if (isHalf) values[index] = bytes[first] | bytes[first + plane] << 8;
+        else {
+          let value = width === 8 ? bytes[first + 7 * plane] << 24 >> 24 : 0;
+          for (let place = Math.min(width, 7) - 1; place >= 0; place--) value = value * 256 + bytes[first + place * plane];
+          values[index] = value;
         }
       }
-      return width === 8 ? Float64Array.from(new BigInt64Array(bytes.buffer), Number) : new UNSIGNED_ARRAYS[width](bytes.buffer);
+      return values;
     }
   };
   function smallestArray(least, most, isSigned) {
@@ -530,6 +529,7 @@ var gpustreamlab = (() => {
   var THEME_DELAYS_MS = [60, 300, 1e3];
   var onePixel = null;
   function parseColour(text) {
+    if (/^#[0-9a-f]{6}$/i.test(text)) return [...[1, 3, 5].map((place) => parseInt(text.slice(place, place + 2), 16)), 1];
     onePixel ??= new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     onePixel.clearRect(0, 0, 1, 1);
     onePixel.fillStyle = "#000000";
@@ -898,7 +898,7 @@ var gpustreamlab = (() => {
     if (ns < 9995e5) return threeDigits(ns / 1e6) + " ms";
     return ns < FIRST_MINUTE_NS * 0.9995 ? threeDigits(ns / 1e9) + " s" : threeDigits(ns / 6e10) + " min";
   }
-  var formatCount = (count) => Math.round(count).toLocaleString("en-US");
+  var formatCount = (count) => grouped(String(Math.round(count)));
   var TICK_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 6e10]];
   var tickUnit = (widthNs) => TICK_UNITS[widthNs > FIRST_MINUTE_NS ? 4 : widthNs >= 1e9 ? 3 : widthNs >= 1e6 ? 2 : widthNs >= 1e3 ? 1 : 0];
   function tickBase(startNs, widthNs) {
@@ -1737,19 +1737,16 @@ var gpustreamlab = (() => {
     return { ...taken, length: places.length };
   }
   function evictOldest(store, wanted) {
-    const rows = store.rows.filter((row) => row.length);
-    const ends = rows.map(sortedEnds);
-    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
-    let spare = store.length - wanted - endedBefore(rows, ends, limit);
-    rows.forEach((row, place) => {
+    const rows = store.rows.filter((row) => row.length), limit = timeByWhichEnded(rows, rows.map(sortedEnds), store.length - wanted);
+    for (const row of rows) {
       const before = row.countSum(0, row.length - 1), length = row.length;
-      if (row.overlaps) spare -= keepLasting(row, limit, spare);
-      else spare -= dropEnded(row, ends[place], limit, spare);
+      if (row.overlaps) row.keep(new Uint32Array(length).map((_, index) => index).filter((index) => row.end[index] > limit));
+      else row.dropBefore(upperBound(row.end, limit, 0, length));
       const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
       store.length -= length - row.length;
       store.spanCount -= gone;
       store.evictedCount += gone;
-    });
+    }
     store.evictions++;
     store.forgetFiltered();
     store.edges.dropBefore(limit);
@@ -1764,28 +1761,10 @@ var gpustreamlab = (() => {
     });
     while (low < high) {
       const middle = low + Math.floor((high - low) / 2);
-      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
+      if (rows.reduce((sum, row, place) => sum + upperBound(ends[place], middle, 0, row.length), 0) >= count) high = middle;
       else low = middle + 1;
     }
     return low;
-  }
-  var endedBefore = (rows, ends, t) => rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
-  function dropEnded(row, ends, limit, spare) {
-    const before = lowerBound(ends, limit, 0, row.length);
-    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
-    if (before + at) row.dropBefore(before + at);
-    return at;
-  }
-  function keepLasting(row, limit, spare) {
-    const kept = new Uint32Array(row.length);
-    let count = 0, dropped = 0;
-    for (let index = 0; index < row.length; index++) {
-      const isSpare = row.end[index] === limit && dropped < spare;
-      if (isSpare) dropped++;
-      else if (row.end[index] >= limit) kept[count++] = index;
-    }
-    if (count < row.length) row.keep(kept.subarray(0, count));
-    return dropped;
   }
   function countMatches(store, upTo = null) {
     if (!store.matches) return 0;
@@ -3803,14 +3782,15 @@ var gpustreamlab = (() => {
       this.rows = [];
     }
     /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
-    update(store, { rows, lanes }) {
+    update(store, { rows, lanes, names: { length } }) {
+      const sums = new Float64Array(length);
       this.rows.length = rows.length;
       for (const code of rows.keys()) {
         const row = store.ownRow(code), known = this.rows[code];
         if (!known || known.edits !== row.edits || known.length > row.length) {
           this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: /* @__PURE__ */ new Map(), kinds: /* @__PURE__ */ new Set(), partitions: /* @__PURE__ */ new Set() };
         }
-        countSpans(row, this.rows[code]);
+        countSpans(row, this.rows[code], sums);
       }
       this.names.clear();
       for (const { names } of this.rows) for (const [code, busy] of names) addTime(this.names, code, busy);
@@ -3824,14 +3804,20 @@ var gpustreamlab = (() => {
       return [...this.names.keys()].sort((a, b) => this.names.get(b) - this.names.get(a) || a - b);
     }
   };
-  function countSpans(row, known) {
-    const { name, kind, partition, length, hasWork } = row;
+  function countSpans(row, known, sums) {
+    const { name, kind, partition, length, hasWork } = row, found = /* @__PURE__ */ new Set();
     for (let i = known.length; i < length; i += 1) {
-      addTime(known.names, name[i], row.busyAt(i));
+      const code = name[i];
+      if (!sums[code]) found.add(code);
+      sums[code] += row.busyAt(i);
       if (kind[i] !== kind[i - 1]) known.kinds.add(kind[i]);
       if (partition[i] !== partition[i - 1]) known.partitions.add(partition[i]);
       if (hasWork && isStray(row, i)) known.strays += 1;
       if (hasWork && isBlocked(row, i)) known.hasBlocked = true;
+    }
+    for (const code of found) {
+      addTime(known.names, code, sums[code]);
+      sums[code] = 0;
     }
     known.length = length;
   }

@@ -6,8 +6,8 @@
 
 import { byPairs, mergeTimed } from "./arrays.js"
 
-const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array }
-const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array }
+const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }
+const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array }
 export const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"])
 // What is known of device work, and what a span has of which nothing is. Batches and rows without any such span store none.
 export const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 }
@@ -42,7 +42,7 @@ export function unpackColumns(manifest, bytes) {
   if (manifest.columns.detail !== undefined) for (const name of WORK_COLUMNS) columns[name] = reader.column(name)
   columns.place = readPlaces(reader, columns.start, runs)
   if (manifest.columns.count !== 1) columns.count = reader.column("count")
-  if (manifest.columns.busy !== null) columns.busy = Float64Array.from(reader.column("busy"))
+  if (manifest.columns.busy !== null) columns.busy = reader.floats("busy")
   columns.edges = readEdges(manifest, bytes)
   return new SpanBatch(runs, columns)
 }
@@ -50,7 +50,7 @@ export function unpackColumns(manifest, bytes) {
 /** Starts come as gaps behind the previous end of the row, the first of a row behind 0. */
 function readTimes(reader, runs) {
   // Arrays of one type: a loop over many types is several times slower.
-  const start = new Float64Array(reader.column("gap")), end = new Float64Array(reader.column("duration"))
+  const start = reader.floats("gap"), end = reader.floats("duration")
   for (const [, from, to] of runs) {
     let time = 0
     for (let index = from; index < to; index++) {
@@ -63,8 +63,8 @@ function readTimes(reader, runs) {
 
 /** Places come as steps from the index, from the previous place in the row, or from the rank by start. */
 function readPlaces(reader, start, runs) {
-  const { placeFrom, placeMost } = reader.columns, places = new Float64Array(reader.column("place"))
-  if (placeFrom === FROM_INDEX) for (let index = 0; index < places.length; index++) places[index] += index
+  const { placeFrom, placeMost } = reader.columns, places = reader.floats("place")
+  if (placeFrom === FROM_INDEX) for (let index = 0; index < places.length; index++) places[index] = index
   else if (placeFrom === FROM_RANK) addRanks(places, start, runs)
   else {
     for (const [, from, to] of runs) {
@@ -88,7 +88,7 @@ function addRanks(places, start, runs) {
  */
 function readEdges(manifest, bytes) {
   const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes)
-  const x0 = Float64Array.from(reader.column("step")), x1 = Float64Array.from(reader.column("width"))
+  const x0 = reader.floats("step"), x1 = reader.floats("width")
   const place0 = Int32Array.from(reader.column("sourcePlace")), place1 = Int32Array.from(reader.column("targetPlace"))
   for (let index = 0, time = 0, place = -1; index < reader.n; index++) {
     x0[index] = time += x0[index]
@@ -106,38 +106,36 @@ class ColumnReader {
 
   /** A column in the smallest typed array that holds it. */
   column(name) {
-    const spec = this.columns[name]
-    const isConstant = typeof spec === "number"
-    const [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most]
+    const spec = this.columns[name], isConstant = typeof spec === "number", [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most]
     const kind = smallestArray(least, most, SIGNED_COLUMNS.has(name) || least < 0)
     if (isConstant) return new kind(this.n).fill(spec)
-    const raw = this.integers(spec.at, spec.bytes, this.n)
-    // The conversion of a whole array is native, and fast whatever the types.
-    const values = raw.constructor === kind ? raw : new kind(raw)
-    const odd = spec.exceptions ? this.readExceptions(raw, spec) : []
-    if (spec.bias) for (let index = 0; index < values.length; index++) values[index] += spec.bias
-    for (const [index, value] of odd) values[index] = value
-    return values
+    if (spec.bytes === 1 && !spec.bias && !spec.exceptions) return new kind(this.bytes.subarray(spec.at, spec.at + this.n))
+    return kind === Float64Array ? this.floats(name) : new kind(this.floats(name)) // Such a conversion is native.
   }
 
-  /** Where the exceptions stand, and their values. An array's indexOf finds the sign much faster than a loop does. */
-  readExceptions(raw, spec) {
-    const sign = 2 ** (8 * spec.bytes) - 1
-    let index = -1
-    const values = this.integers(spec.exceptionsAt, 8, spec.exceptions)
-    return Array.from(values, value => [index = raw.indexOf(sign, index + 1), value])
+  /** The same as float64, whatever the values are. */
+  floats(name) {
+    const spec = this.columns[name]
+    if (typeof spec === "number") return new Float64Array(this.n).fill(spec)
+    const { bias, bytes: width } = spec, values = this.integers(spec.at, width, this.n), sign = 2 ** (8 * width) - 1
+    if (!spec.exceptions && !bias) return values
+    const odd = spec.exceptions ? this.integers(spec.exceptionsAt, 8, spec.exceptions) : []
+    for (let index = 0, next = 0; index < values.length; index++) values[index] = values[index] === sign ? odd[next++] : values[index] + bias
+    return values
   }
 
   /** The `count` integers of so many bytes at a place: unsigned ones, but of 8 bytes signed ones. */
   integers(at, width, count) {
-    const bytes = new Uint8Array(width * count), packed = this.bytes.subarray(at, at + width * count)
-    if (!this.isShuffled || width === 1) bytes.set(packed)
-    else {
-      for (let place = 0; place < width; place++) {
-        for (let index = 0; index < count; index++) bytes[index * width + place] = packed[place * count + index]
+    const { bytes } = this, [step, plane] = this.isShuffled ? [1, count] : [width, 1], values = new Float64Array(count), isHalf = width === 2
+    for (let index = 0, first = at; index < count; index++, first += step) {
+      if (isHalf) values[index] = bytes[first] | bytes[first + plane] << 8
+      else {
+        let value = width === 8 ? bytes[first + 7 * plane] << 24 >> 24 : 0
+        for (let place = Math.min(width, 7) - 1; place >= 0; place--) value = value * 256 + bytes[first + place * plane]
+        values[index] = value
       }
     }
-    return width === 8 ? Float64Array.from(new BigInt64Array(bytes.buffer), Number) : new UNSIGNED_ARRAYS[width](bytes.buffer)
+    return values
   }
 }
 

@@ -254,14 +254,15 @@ class NameTimes {
   }
 
   /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
-  update(store, { rows, lanes }) {
+  update(store, { rows, lanes, names: { length } }) {
+    const sums = new Float64Array(length)
     this.rows.length = rows.length
     for (const code of rows.keys()) {
       const row = store.ownRow(code), known = this.rows[code]
       if (!known || known.edits !== row.edits || known.length > row.length) {
         this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: new Map(), kinds: new Set(), partitions: new Set() }
       }
-      countSpans(row, this.rows[code])
+      countSpans(row, this.rows[code], sums)
     }
     this.names.clear()
     for (const { names } of this.rows) for (const [code, busy] of names) addTime(this.names, code, busy)
@@ -275,14 +276,21 @@ class NameTimes {
   order() { return [...this.names.keys()].sort((a, b) => this.names.get(b) - this.names.get(a) || a - b) }
 }
 
-function countSpans(row, known) {
-  const { name, kind, partition, length, hasWork } = row
+/** `sums` has a 0 for each name: an array adds up in a tenth of the time of a map. */
+function countSpans(row, known, sums) {
+  const { name, kind, partition, length, hasWork } = row, found = new Set()
   for (let i = known.length; i < length; i += 1) {
-    addTime(known.names, name[i], row.busyAt(i))
+    const code = name[i]
+    if (!sums[code]) found.add(code)
+    sums[code] += row.busyAt(i)
     if (kind[i] !== kind[i - 1]) known.kinds.add(kind[i]) // Mostly they are the same: a set is asked a million times less.
     if (partition[i] !== partition[i - 1]) known.partitions.add(partition[i])
     if (hasWork && isStray(row, i)) known.strays += 1
     if (hasWork && isBlocked(row, i)) known.hasBlocked = true
+  }
+  for (const code of found) {
+    addTime(known.names, code, sums[code])
+    sums[code] = 0
   }
   known.length = length
 }

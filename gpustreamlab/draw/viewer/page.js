@@ -4,24 +4,26 @@
   const boot = document.currentScript
   const element = id => document.getElementById(id)
 
-  // Five letters of an alphabet of 85 for four bytes, see draw/_base85.py; a last group of n + 1 letters stands for n bytes.
-  const ALPHABET = [...Array(94).keys()].map(place => String.fromCharCode(33 + place)).filter(sign => !"\"%&'-<>\\`".includes(sign))
-  const digitOf = new Uint8Array(128)
-  ALPHABET.forEach((sign, digit) => { digitOf[sign.charCodeAt(0)] = digit })
-  const fromBase85 = text => {
-    const letters = new TextEncoder().encode(text), groups = Math.ceil(letters.length / 5)
-    const words = new DataView(new ArrayBuffer(4 * groups))
-    for (let group = 0; group < groups; group++) {
-      let word = 0
-      for (let place = 5 * group; place < 5 * group + 5; place++) word = 85 * word + (digitOf[letters[place]] ?? 84)
-      words.setUint32(4 * group, word)
+  // Letters of 7 bits, see to_wide in draw/_columns.py; one above 127 mostly stands for a 0 before the letter 128 below it.
+  const fromWide = texts => {
+    const bytes = new Uint8Array(2 * texts.reduce((sum, {length}) => sum + length, 8)) // What nobody writes takes no memory.
+    let count = 0, size = 0
+    for (const text of texts) {
+      for (let place = 0; place < text.length; place++) {
+        const code = text.charCodeAt(place), letter = code & 127
+        if (code > 127 && letter !== 0 && letter !== 13 && letter !== 60) count++
+        bytes[count++] = letter
+      }
     }
-    return new Uint8Array(words.buffer, 0, Math.floor(letters.length * 4 / 5))
+    for (let first = 0; first < count; first += 8) {
+      for (let place = 0; place < 7; place++) bytes[size++] = bytes[first + place] << place + 1 | bytes[first + place + 1] >> 6 - place
+    }
+    return bytes.subarray(0, Math.floor(count * 7 / 8))
   }
   const packedBytes = id => {
-    const text = element(id).textContent
+    const parts = [element(id), ...element(id).children].filter(({type}) => type), texts = parts.map(({textContent}) => textContent)
     element(id).remove()
-    return fromBase85(text)
+    return parts[0].type === "text/x-wide" ? fromWide(texts) : Uint8Array.from(atob(texts.join("")), letter => letter.charCodeAt(0))
   }
   const unpackedText = async id => {
     const stream = new Blob([packedBytes(id)]).stream().pipeThrough(new DecompressionStream("gzip"))

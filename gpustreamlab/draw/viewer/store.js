@@ -1,6 +1,6 @@
 // The spans that the page holds, by row. Times are float64 ns since `tables.zero_ns`. When it is full, those go that ended first.
 
-import { lowerBound, sumBetween, upperBound } from "./arrays.js"
+import { sumBetween, upperBound } from "./arrays.js"
 import { SpanBatch } from "./columns.js"
 import { joined, Row, takeColumns } from "./rows.js"
 
@@ -188,22 +188,18 @@ function edgesOfKind(edges, kind) {
   return { ...taken, length: places.length }
 }
 
-/** Take away spans until `wanted` are left. */
+/** Take away what ended first, until no more than `wanted` spans are left: all that end at one time go together. */
 function evictOldest(store, wanted) {
-  const rows = store.rows.filter(row => row.length)
-  const ends = rows.map(sortedEnds)
-  const limit = timeByWhichEnded(rows, ends, store.length - wanted)
-  // Of those that end right at the limit, only as many go as must.
-  let spare = store.length - wanted - endedBefore(rows, ends, limit)
-  rows.forEach((row, place) => {
+  const rows = store.rows.filter(row => row.length), limit = timeByWhichEnded(rows, rows.map(sortedEnds), store.length - wanted)
+  for (const row of rows) {
     const before = row.countSum(0, row.length - 1), length = row.length
-    if (row.overlaps) spare -= keepLasting(row, limit, spare)
-    else spare -= dropEnded(row, ends[place], limit, spare)
+    if (row.overlaps) row.keep(new Uint32Array(length).map((_, index) => index).filter(index => row.end[index] > limit))
+    else row.dropBefore(upperBound(row.end, limit, 0, length))
     const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0)
     store.length -= length - row.length
     store.spanCount -= gone
     store.evictedCount += gone
-  })
+  }
   store.evictions++
   store.forgetFiltered()
   store.edges.dropBefore(limit)
@@ -222,32 +218,10 @@ function timeByWhichEnded(rows, ends, count) {
   })
   while (low < high) {
     const middle = low + Math.floor((high - low) / 2)
-    if (endedBefore(rows, ends, middle + 1) >= count) high = middle
+    if (rows.reduce((sum, row, place) => sum + upperBound(ends[place], middle, 0, row.length), 0) >= count) high = middle
     else low = middle + 1
   }
   return low
-}
-
-const endedBefore = (rows, ends, t) => rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0)
-
-/** Drop what ended before the limit, and up to `spare` of what ended at it; return how many of these. */
-function dropEnded(row, ends, limit, spare) {
-  const before = lowerBound(ends, limit, 0, row.length)
-  const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before)
-  if (before + at) row.dropBefore(before + at)
-  return at
-}
-
-function keepLasting(row, limit, spare) {
-  const kept = new Uint32Array(row.length)
-  let count = 0, dropped = 0
-  for (let index = 0; index < row.length; index++) {
-    const isSpare = row.end[index] === limit && dropped < spare
-    if (isSpare) dropped++
-    else if (row.end[index] >= limit) kept[count++] = index
-  }
-  if (count < row.length) row.keep(kept.subarray(0, count))
-  return dropped
 }
 
 // Spans that a search finds. What is searched for is an array by name code that `setMatches` takes.

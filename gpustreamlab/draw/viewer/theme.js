@@ -11,6 +11,7 @@ let onePixel = null
 
 // Any colour of CSS as [r, g, b, alpha]: as the browser paints it, whatever notation it has.
 export function parseColour(text) {
+  if (/^#[0-9a-f]{6}$/i.test(text)) return [...[1, 3, 5].map(place => parseInt(text.slice(place, place + 2), 16)), 1]
   onePixel ??= new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true})
   onePixel.clearRect(0, 0, 1, 1)
   onePixel.fillStyle = "#000000"

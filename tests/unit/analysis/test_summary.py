@@ -58,12 +58,12 @@ def test_summary_says_the_same_as_the_page_and_the_text_timeline():
     # THEN duration, busy share and number of streams are the same everywhere
     summary, header = summary_text(trace), plan_picture(trace).header
     assert "2 spans in 1 stream on" in summary
-    assert "2 spans in 1 stream · 20.7 µs" in header.facts
-    assert header.finding == "Busy 65% of the time, on one stream"
+    assert "2 spans in 1 stream · 13.5 µs" in header.facts
+    assert header.finding == "Busy 100% of the time, on one stream"
     assert summary.splitlines()[0] in text_timeline(trace, 200)
     assert summary.splitlines()[:3] == [
-        "Timeline of 2 spans in 1 stream on NVIDIA H200 (SIMULATED): 20.7 µs",
-        "Busy: a 13.5 µs (65%)",
+        "Timeline of 2 spans in 1 stream on NVIDIA H200 (SIMULATED): 13.5 µs",
+        "Busy: a 13.5 µs (100%)",
         header.finding,
     ]
 

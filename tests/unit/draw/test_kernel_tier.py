@@ -231,12 +231,12 @@ def test_all_headers_tell_the_same_tier_time_and_streams(picture):
     assert plan_picture(pipeline_trace()).header.tier == "ranges only: bars contain waiting"
     trace = late_call_trace()
     header = plan_picture(trace).header
-    assert header.facts == "NVIDIA H200 · 4 spans in 1 stream and 1 host thread · 600 ns"
+    assert header.facts == "NVIDIA H200 · 4 spans in 1 stream and 1 host thread · 300 ns"
     first, *lines = text_timeline(trace, 120).splitlines()
-    assert first == "Timeline of 4 spans in 1 stream and 1 host thread on NVIDIA H200 (SIMULATED): 600 ns"
-    assert header.finding == "Busy 50% of the time, on one stream"
+    assert first == "Timeline of 4 spans in 1 stream and 1 host thread on NVIDIA H200 (SIMULATED): 300 ns"
+    assert header.finding == "Busy 100% of the time, on one stream"
     assert header.finding in lines
-    assert next(line for line in lines if line.startswith("a ")).endswith(" 50%")
+    assert next(line for line in lines if line.startswith("a ")).endswith("100%")
 
 
 def test_of_calls_alone_the_threads_and_their_time_are_told_and_no_sms_where_these_are_not_known():

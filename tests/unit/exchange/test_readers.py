@@ -41,7 +41,7 @@ def page(folder):
     """Return what is read of a page, near enough together to be hit."""
     make_trace([("a", "x", 0, 5), ("b", "y", 3, 9)]).timeline().save(folder / "run.html", with_data=True)
     data = (folder / "run.html").read_bytes()
-    tag = data[data.index(b'<script type="text/plain" id="gsl-bokeh">') :][:60]
+    tag = data[data.index(b'<script type="text/x-wide" id="gsl-bokeh">') :][:60]
     return data[:300] + tag + data[data.index(b'<script type="app') :]
 
 

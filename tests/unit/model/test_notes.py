@@ -89,8 +89,8 @@ def test_what_is_no_note_is_left_out(entries):
 def page_with(path, trace, text):
     """Write a page as the viewer saves it, with this text as its notes."""
     trace.timeline().save(path, with_data=True)
-    element = f'<script id="gsl-notes" type="application/json">{text}</script><script type="text/plain" id="gsl-data">'
-    path.write_text(path.read_text().replace('<script type="text/plain" id="gsl-data">', element))
+    element = f'<script id="gsl-notes" type="application/json">{text}</script><script type="text/x-wide" id="gsl-data">'
+    path.write_text(path.read_text().replace('<script type="text/x-wide" id="gsl-data">', element))
     return path
 
 
