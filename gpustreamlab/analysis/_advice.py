@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -51,6 +52,9 @@ USUAL_RATES: Mapping[int, float] = MappingProxyType({7: 13e9, 8: 27e9, 9: 53e9, 
 """Bytes per second of copies of page-locked memory, by the major compute capability: 85% of PCIe 3, 4 and 5 with 16 lanes."""
 ENOUGH_BUFFERS = 1 << 30
 """With so many arrays no write waits for a read: only results order work."""
+FEWEST_WAITS = 4
+"""From so many waits for events on, what one takes the host is known."""
+_STREAM_WAITS = re.compile(r"StreamWaitEvent")
 GRAPH_CALL_NS, GRAPH_NODE_NS = 5_000, 200
 """What the launch of a graph costs the host, and each node of it. Source: the simulated device, after an H100."""
 
@@ -344,7 +348,19 @@ def read_run(trace: Trace, rows: Int64Array, row_of: Sequence[int] | None = None
 def run_of(trace: Trace, program: Program) -> Run:
     """Return a program with what its work touches."""
     rows = np.array([work.row for work in program.works], np.int64)
-    return Run(program, read_memory(trace, rows), _rates(trace))
+    return Run(program, read_memory(trace, rows), _rates(trace), _wait_ns(trace, program))
+
+
+def _wait_ns(trace: Trace, program: Program) -> int:
+    """Return what it takes the host to let a stream wait: as in the run, else about half of what it takes to launch."""
+    rows = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.HOST))
+    rows = rows[np.lexsort((trace.start_ns[rows], trace.lane[rows]))]
+    is_wait = np.array([*(bool(_STREAM_WAITS.search(name)) for name in trace.names), False])[trace.name[rows]]
+    own = np.flatnonzero(is_wait[1:] & (trace.lane[rows[1:]] == trace.lane[rows[:-1]]))
+    if len(own) >= FEWEST_WAITS:
+        return int(np.median(trace.end_ns[rows[own + 1]] - trace.end_ns[rows[own]]))
+    spacings_ns = [call.gap_ns + call.cost_ns for call in program.calls if call.works and not call.awaits]
+    return int(np.quantile(spacings_ns, 0.25) / 2) if spacings_ns else 0
 
 
 def _rates(trace: Trace) -> dict[int, float]:
@@ -498,7 +514,8 @@ def _best_of(option: Option, run: Run) -> tuple[Run, int] | None:
     """Return the program with something changed, and what it takes; None where there is nothing to change."""
     best: tuple[Run, int] | None = None
     try:
-        for made in option.make(run):
+        for changed in option.make(run):
+            made = changes.with_cost_of_waits(run, changed)
             wall_ns = replay(made.program).wall_ns
             if best is None or wall_ns < best[1]:
                 best = made, wall_ns

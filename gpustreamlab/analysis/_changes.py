@@ -5,9 +5,9 @@ Where a change takes an order away that a wait gave, the data keep what is neede
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -47,14 +47,39 @@ class Run:
     memory: Memory
     rates: Mapping[int, float]
     """Bytes per second of copies of page-locked memory, by `UPLOAD` and `DOWNLOAD`; what is missing is not known."""
+    wait_ns: int = 0
+    """What it takes the host to let a stream wait for another one."""
 
     def with_program(self, **changed: object) -> Run:
         """Return the same with another program."""
-        return Run(self.program.change(**changed), self.memory, self.rates)
+        return replace(self, program=self.program.change(**changed))
 
 
 Change = Callable[[Run], Run | None]
 """None where there is nothing to change."""
+
+
+def with_cost_of_waits(before: Run, after: Run) -> Run:
+    """Let the host pay for the waits that a change adds: it records an event and calls for each, in front of the launch."""
+    if before.program.waits == after.program.waits and before.program.works == after.program.works:
+        return after
+    more = _wait_counts(after.program) - _wait_counts(before.program)
+
+    def paid(call: Call) -> Call:
+        return call._replace(gap_ns=call.gap_ns + after.wait_ns * sum(more[place] for place in call.works))
+
+    return after.with_program(calls=tuple(map(paid, after.program.calls))) if more else after
+
+
+def _wait_counts(program: Program) -> Counter[int]:
+    """Return for how many streams each work has to wait, but for those for which its stream waited as long before."""
+    counts, until = Counter[int](), dict[tuple[int, int], int]()
+    for source, target in sorted(program.waits, key=lambda wait: (wait[1], -wait[0])):
+        lanes = program.works[target].lane, program.works[source].lane
+        if until.get(lanes, -1) < source and lanes[0] != lanes[1]:
+            until[lanes] = source
+            counts[target] += 1
+    return counts
 
 
 # Memory of the host
