@@ -21,7 +21,7 @@ from gpustreamlab.analysis._host_waits import ALLOCATES, copy_rates
 from gpustreamlab.analysis._makers import NVIDIA, maker_of
 from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
-from gpustreamlab.analysis._replay import Impossible, calibrate, replay
+from gpustreamlab.analysis._replay import Impossible, calibrate, has_full_sms, is_as_before, replay
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -384,7 +384,7 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
         found.append(Option("moved", Cause.OTHER_STREAM, _one(partial(changes.moved, lanes=stray))))
     found.append(Option("whole_card", Cause.PARTITION_SMALL, _one(changes.whole_card)))
     found.append(Option("other_part", Cause.PARTITION_SMALL, changes.other_part))
-    found.append(Option("first_of_all", Cause.GRID_FILLS_DEVICE, changes.first_of_all, is_last=True))
+    found.append(Option("first_of_all", Cause.GRID_FILLS_DEVICE, _first_of_all, is_last=True))
     if changes.is_in_blocks(program):
         found.append(Option("in_turn", Cause.HOST_LATE, _one(changes.in_turn)))
     if program.has_calls:
@@ -458,6 +458,11 @@ def _uneven(trace: Trace, program: Program) -> list[int]:
     return alike if most_ns * len(alike) >= UNEVEN_TIMES * sum(alone_ns[lane] for lane in alike) else []
 
 
+def _first_of_all(run: Run) -> Sequence[Run]:
+    """Return the program with each stream first in turn, where that may gain anything: kernels wait for SMs."""
+    return changes.first_of_all(run) if has_full_sms(run.program) else ()
+
+
 def _strayed(trace: Trace, program: Program) -> dict[int, int]:
     """Return which work ran on another stream than was selected, and which that was."""
     found = strays(trace)
@@ -499,7 +504,7 @@ def _best_of(option: Option, run: Run) -> tuple[Run, int] | None:
     best: tuple[Run, int] | None = None
     try:
         for made in option.make(run):
-            wall_ns = replay(made.program).wall_ns
+            wall_ns = replay(run.program if is_as_before(run.program, made.program) else made.program).wall_ns
             if best is None or wall_ns < best[1]:
                 best = made, wall_ns
     except Impossible:
