@@ -59,16 +59,31 @@ Change = Callable[[Run], Run | None]
 """None where there is nothing to change."""
 
 
-def with_cost_of_waits(before: Run, after: Run) -> Run:
+def with_cost_of_calls(before: Run, after: Run, wait_ns: int) -> Run:
     """Let the host pay for the waits that a change adds: it records an event and calls for each, in front of the launch."""
     if before.program.waits == after.program.waits and before.program.works == after.program.works:
         return after
     more = _wait_counts(after.program) - _wait_counts(before.program)
 
     def paid(call: Call) -> Call:
-        return call._replace(gap_ns=call.gap_ns + after.wait_ns * sum(more[place] for place in call.works))
+        return call._replace(gap_ns=call.gap_ns + wait_ns * sum(more[place] for place in call.works))
 
     return after.with_program(calls=tuple(map(paid, after.program.calls))) if more else after
+
+
+def with_dear_calls(before: Run, after: Run, call_ns: int) -> Run:
+    """Let the host pay so much for each wait that changes add, and for each time more that it launches on another stream."""
+    after = with_cost_of_calls(before, after, call_ns)
+    more = max(0, _switch_count(after.program) - _switch_count(before.program))
+    share_ns = call_ns * more // max(1, sum(bool(call.works) for call in after.program.calls))
+    calls = (call._replace(gap_ns=call.gap_ns + share_ns * bool(call.works)) for call in after.program.calls)
+    return after.with_program(calls=tuple(calls)) if share_ns else after
+
+
+def _switch_count(program: Program) -> int:
+    """Return how often the next launch of the host is on another stream."""
+    lanes = [program.works[call.works[0]].lane for call in program.calls if call.works]
+    return sum(lane != before for before, lane in pairwise(lanes))
 
 
 def _wait_counts(program: Program) -> Counter[int]:

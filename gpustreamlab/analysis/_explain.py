@@ -198,6 +198,8 @@ def _explanation(
         maker=maker_of(trace),
     )
     findings = _grouped(trace, pieces, found, result.bound_ns, result.worth_ns if least_ns is None else least_ns)
+    if trace.metadata.is_predicted:  # calls, and most of what stood in front, are not in it
+        findings = [one for one in findings if one.code is not Cause.UNKNOWN]
     findings = name_threads(trace, pieces, found, findings)
     advice = _advised(trace, rows, found)
     if advice is not None:
@@ -297,6 +299,7 @@ def _forecast(advice: Advice) -> Forecast:
         floor_of=advice.floor_of,
         is_bound=advice.is_bound,
         slowed_ns=advice.slowed_ns,
+        is_frail=advice.is_frail,
         works_share=advice.works_share,
     )
 

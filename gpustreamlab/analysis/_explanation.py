@@ -159,6 +159,8 @@ class Forecast:
     """Whether gains are bounds: the run scheduled anew as it was is too far off, or kernels slow each other down."""
     slowed_ns: int
     """What it cost that kernels slowed each other down, in ns."""
+    is_frail: bool
+    """Whether the changes gain nothing where what the host does for them takes as long as it may."""
     works_share: float
     """How much of the work was scheduled anew: 1.0 but in long traces, of which parts stand for the whole."""
 
@@ -169,6 +171,7 @@ class Forecast:
 
     def line(self, perhaps_ns: int = 0) -> str:
         """Say it in a line, with what may be gained besides where nobody knows."""
+        perhaps_ns = min(perhaps_ns, self.measured_ns - self.floor_ns)
         wall, floor = format_ns(self.measured_ns), f"{self.floor_of} alone take {format_ns(self.floor_ns)}"
         if not self.change_count and perhaps_ns >= LEAST_SHARE * self.measured_ns:
             share = format_share(perhaps_ns / self.measured_ns)
@@ -276,11 +279,12 @@ class Explanation(Reported):
         if self.forecast is not None and (self.findings or len(self.streams) > 1):
             # What no other stream is in front of, or what slows, costs what it costs, whatever overlap could save.
             is_free = [one.other is None or one.code is Cause.SLOWED_DOWN for one in self.findings]
-            perhaps_ns = (
-                one.bound_ns if free else min(one.bound_ns, self.bound_ns)
-                for one, free in zip(self.findings, is_free, strict=True)
+            free_ns, late_ns = (
+                sum(one.bound_ns for one, free in zip(self.findings, is_free, strict=True) if free is which)
+                for which in (True, False)
             )
-            return self.forecast.line(max(perhaps_ns, default=0))
+            idle_ns = max(0, self.forecast.measured_ns - self.active_ns)
+            return self.forecast.line(free_ns + min(late_ns, self.bound_ns + idle_ns))
         if len(self.streams) < 2 and not self.findings:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
             return self.idle or "one stream" if self.streams else nothing
@@ -291,7 +295,7 @@ class Explanation(Reported):
         together = f"two or more streams worked at once for {together_ns} of {active_ns}"
         bound = f": {self.reason}" if self.reason else ""
         if self.bound_ns < LEAST_SHARE * self.active_ns or not self.bound_ns:
-            return f"{together}; nothing to gain{bound or ': the busiest stream hides the others'}"
+            return f"{together}; nothing to gain as the work is dealt{bound or ': the busiest stream hides the others'}"
         gain = f"at most {format_ns(self.bound_ns)} ({format_share(self.bound_ns / self.active_ns)}) to gain{bound}"
         missing_ns = self.active_ns - self.offered_ns
         alone = f"; in {format_ns(missing_ns)} only one stream had work queued or running"
@@ -326,6 +330,8 @@ class Explanation(Reported):
             notes.append(
                 "Only ranges are known, and they contain waiting: type lab.capture('kernels', host=True) and run it again."
             )
+        elif self.metadata.is_predicted:
+            notes.append("Predicted, not recorded: ask the recorded trace, also for several changes together, with what_if().")
         elif self.streams and not self.has_calls:
             notes.append(f"Calls of the host are not in the trace: {calls_by(self.metadata)} tells why launches came late.")
         if self.metadata.imported and any("lab." in finding.fix for finding in self.findings):
@@ -352,6 +358,11 @@ class Explanation(Reported):
             notes.append(f"Predicted by scheduling the run anew; scheduled as it was it is {off} off.")
             if told.gain_ns < told.slowed_ns:
                 notes.append("Kernels slowed each other down here, and may do so again: what is said to be saved are bounds.")
+            elif told.is_frail:
+                notes.append(
+                    "The host is as busy as the card, and has more to do with these changes: with 40 us for each wait and "
+                    "change of stream more the run is no shorter. What is said to be saved are bounds."
+                )
             elif told.is_bound and abs(told.error) <= MOST_ERROR:
                 notes.append("Not all that this rests on is known: what is said to be saved are bounds.")
             elif told.is_bound:

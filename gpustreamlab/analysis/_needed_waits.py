@@ -326,8 +326,8 @@ def host_orders(program: Program, calls: Iterable[int]) -> Pairs:
     return frozenset(found)
 
 
-_NEEDED_CALLS: WeakKeyDictionary[Program, frozenset[int]] = WeakKeyDictionary()
-"""What was found of programs, whose memory does not change; it is asked for with each change that leaves waits out."""
+_NEEDED_CALLS: WeakKeyDictionary[Program, tuple[Memory, frozenset[int]]] = WeakKeyDictionary()
+"""What was found, and of which memory; it is asked for with each change that leaves waits out."""
 
 
 def needed_calls(program: Program, memory: Memory) -> frozenset[int]:
@@ -338,9 +338,10 @@ def needed_calls(program: Program, memory: Memory) -> frozenset[int]:
     bytes of the allocation that has the result: they may be made of it. A copy of which it is not known what it touches may use
     any. Of several waits that would do the first is kept.
     """
-    if program not in _NEEDED_CALLS:
-        _NEEDED_CALLS[program] = _find_needed_calls(program, memory)
-    return _NEEDED_CALLS[program]
+    known = _NEEDED_CALLS.get(program)
+    if known is None or known[0] is not memory:
+        known = _NEEDED_CALLS[program] = memory, _find_needed_calls(program, memory)
+    return known[1]
 
 
 def _find_needed_calls(program: Program, memory: Memory) -> frozenset[int]:

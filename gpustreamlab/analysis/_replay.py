@@ -49,6 +49,44 @@ _PLAYED: WeakKeyDictionary[Program, Replayed] = WeakKeyDictionary()
 """What was played; it is asked for again where changes are made on top of each other."""
 
 
+def is_as_before(program: Program, changed: Program) -> bool:
+    """Tell whether other waits of streams leave the course of a program as it is, so that it need not be played again.
+
+    What is no longer waited for had ended before the work could begin anyhow, and what is waited for now had, too.
+    """
+    columns = ("works", "calls", "seats", "priorities", "card")
+    if program.thread_count > 1 or any(getattr(program, name) is not getattr(changed, name) for name in columns):
+        return False
+    played = replay(program)
+    end_ns, start_ns, free_ns = played.end_ns.tolist(), played.start_ns.tolist(), _free_ns(program, played)
+    gone, new = program.waits - changed.waits, changed.waits - program.waits
+    idle = all(end_ns[before] <= free_ns[after] for before, after in gone)
+    return idle and all(end_ns[before] <= start_ns[after] for before, after in new)
+
+
+def has_full_sms(program: Program) -> bool:
+    """Tell whether any kernel of a program, as it is played, waits for room on the SMs, or for room for some of its blocks."""
+    played = replay(program)
+    ends_ns, ready_ns = played.end_ns.tolist(), _free_ns(program, played)
+    for before, after in program.waits:
+        ready_ns[after] = max(ready_ns[after], ends_ns[before])
+    columns = zip(program.works, played.start_ns.tolist(), ends_ns, ready_ns, strict=True)
+    return any(
+        work.kind == KERNEL and (start_ns > since_ns or end_ns - start_ns > (1 + CLOSE_SHARE) * work.alone_ns + 1)
+        for work, start_ns, end_ns, since_ns in columns
+    )
+
+
+def _free_ns(program: Program, played: Replayed) -> list[int]:
+    """Return since when each work was launched and the one before it in its stream had ended, in ns."""
+    found: list[int] = played.launched_ns.tolist()
+    last: dict[int, int] = {}
+    for place, (work, end_ns) in enumerate(zip(program.works, played.end_ns.tolist(), strict=True)):
+        found[place] = max(found[place], last.get(work.lane, 0))
+        last[work.lane] = max(end_ns, last.get(work.lane, 0))
+    return found
+
+
 def calibrate(program: Program, lasted_ns: Int64Array, rounds: int = MOST_ROUNDS) -> Program:
     """Find what each kernel takes alone: what lets it last in a replay as it did when it was recorded.
 

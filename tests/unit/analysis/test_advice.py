@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -84,6 +85,24 @@ def test_where_no_data_are_known_uneven_streams_are_told_at_best():
     assert first.bound_ns == bad.explain().findings[0].saves_ns > 0.3 * wall_ns(bad)
     assert "; at best " in found.headline
     assert "That holds if no piece needs another of its stream" in first.fix
+
+
+def test_where_no_data_are_known_at_most_is_of_all_findings_together():
+    program, _ = PAIRS["synchronize_in_the_loop"]
+    bad = record(program, "bad")
+    found = replace(bad, accesses=Accesses()).explain()
+    most_ns = float(re.search(r"; at most ([0-9]+) µs", found.headline)[1]) * 1e3
+    assert max(one.bound_ns for one in found.findings) < wall_ns(bad) - wall_ns(record(program, "good")) < most_ns
+    assert most_ns <= found.forecast.measured_ns - found.forecast.floor_ns
+    assert found.gain_ns == 0
+
+
+def test_a_predicted_run_is_explained_by_what_it_tells_and_says_whom_to_ask():
+    predicted = record(PAIRS["synchronize_in_the_loop"][0], "bad").what_if(without="HOST_SYNC_STREAM").trace
+    found = predicted.explain()
+    assert not any(one.code is Cause.UNKNOWN or one.saves_ns for one in found.findings)
+    assert any(note.startswith("Predicted, not recorded") for note in found.notes)
+    assert not any("lab.capture" in note for note in found.notes)
 
 
 def test_streams_that_do_other_work_each_are_not_dealt_anew():

@@ -9,7 +9,7 @@ from gpustreamlab.analysis._changes import Run, as_graph, in_turn, no_host_waits
 from gpustreamlab.analysis._data_order import Memory
 from gpustreamlab.analysis._needed_waits import kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import KERNEL, UPLOAD, Call, Card, Program, Work
-from gpustreamlab.analysis._replay import Impossible, calibrate, replay
+from gpustreamlab.analysis._replay import Impossible, calibrate, has_full_sms, is_as_before, replay
 
 CARD = Card(132, 32, 1 << 60, (0, 0))
 
@@ -197,3 +197,26 @@ def test_a_graph_is_one_launch_between_two_waits_of_the_host():
     assert made[0].cost_ns == 1_050
     few = [launch(place, gap=200_000) for place in range(10)]
     assert len(as_graph(Run(program(works, few), touched(*[[]] * 10), {}), 1_000, 10).program.calls) == 10
+
+
+def test_other_waits_that_nothing_stood_in_leave_the_course_of_a_program_as_it_is():
+    rng, counts = np.random.default_rng(0), [0, 0]
+    for _ in range(200):
+        works = [(kernel if rng.random() < 0.7 else copy)(int(rng.integers(3)), int(rng.integers(10, 400))) for _ in range(12)]
+        pairs = [(a, b) for b in range(12) for a in range(b) if works[a].lane != works[b].lane]
+        some, others = (frozenset(pair for pair in pairs if rng.random() < 0.08) for _ in range(2))
+        first = program(works, map(launch, range(12)), some)
+        changed = first.change(waits=some ^ frozenset([*others][:1]))
+        is_same = is_as_before(first, changed)
+        counts[is_same] += 1
+        if is_same:
+            assert replay(changed).end_ns.tolist() == replay(first).end_ns.tolist()
+    assert min(counts) > 20
+
+
+def test_full_sms_are_where_kernels_wait_for_room_or_share_it():
+    alone = [kernel(0, 100, blocks=132 * 32), kernel(1, 100, blocks=132 * 32)]
+    at_once = program(alone, map(launch, range(2)))
+    in_order = program(alone, map(launch, range(2)), [(0, 1)])
+    small = program([kernel(0, 100), kernel(1, 100)], map(launch, range(2)))
+    assert [has_full_sms(one) for one in (at_once, in_order, small)] == [True, False, False]
