@@ -415,7 +415,8 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
     found.append(Option("other_part", Cause.PARTITION_SMALL, changes.other_part))
     found.append(Option("first_of_all", Cause.GRID_FILLS_DEVICE, _first_of_all, is_last=True))
     if changes.is_in_blocks(program):
-        found.append(Option("in_turn", Cause.HOST_LATE, _one(changes.in_turn)))
+        late = Cause.QUEUE_FULL if calls.get(Cause.QUEUE_FULL) else Cause.HOST_LATE  # which has the host launch late
+        found.append(Option("in_turn", late, _one(changes.in_turn)))
     if program.has_calls:
         graph = partial(changes.repeats_as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
         found.append(Option("as_graph", Cause.LAUNCH_BOUND, _one(graph), is_last=True))

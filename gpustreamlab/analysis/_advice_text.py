@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
+
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._advice import Step
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program
@@ -306,8 +308,8 @@ def _in_turn(trace: Trace, step: Step) -> tuple[str, str]:
 def _as_graph(trace: Trace, step: Step) -> tuple[str, str]:
     before = step.before.program
     launches = [call for call in before.calls if call.works]
-    each = format_ns(sum(call.cost_ns + call.gap_ns for call in before.calls if not call.awaits) // max(1, len(launches)))
-    text = f"Each of {count_text(len(launches), 'launch', 'launches')} takes the host {each}, longer than the card needs."
+    each = format_ns(int(np.median([call.cost_ns + call.gap_ns for call in launches if not call.awaits] or [0])))
+    text = f"Each of {count_text(len(launches), 'launch', 'launches')} takes the host {each} (median), more than the card."
     return text, "Capture the launches once as a CUDA graph and launch that, or make fewer, longer kernels."
 
 

@@ -23,6 +23,8 @@ COPY_NS = 1_500
 """What a copy takes besides its bytes, about."""
 MOST_SPACING_NS = 100_000
 """Between launches that follow closer than this the host does little else; what it does more is no matter of a graph."""
+LEAST_SPACING_NS = 20_000
+"""A launch follows another one as closely as this, in Python."""
 ROLES = ("uploads", "kernels", "downloads")
 """Streams of a program of which each does one kind of work."""
 LEAST_BLOCK = 4
@@ -396,6 +398,17 @@ def calls_of(run: Run, rows: Collection[int], cost_ns: int) -> Run | None:
 
     calls = tuple(quick(call) if call.row in chosen else call for call in run.program.calls)
     return run.with_program(calls=calls) if calls != run.program.calls else None
+
+
+def launched_at_once(run: Run, rows: Collection[int]) -> Run | None:
+    """Launch some work, by its rows, as soon as the host has made its call before: what it did in between is done elsewhere."""
+    works = run.program.works
+    spacing_ns = min([LEAST_SPACING_NS, *(call.gap_ns for call in run.program.calls[1:] if call.works)])
+    calls = tuple(
+        call._replace(gap_ns=min(call.gap_ns, spacing_ns)) if any(works[place].row in rows for place in call.works) else call
+        for call in run.program.calls
+    )
+    return run.with_program(calls=calls) if run.program.has_calls and calls != run.program.calls else None
 
 
 def is_in_blocks(program: Program) -> bool:

@@ -23,7 +23,7 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
-from gpustreamlab.analysis._changes import Run, apart, in_one_stream
+from gpustreamlab.analysis._changes import Run, apart, in_one_stream, launched_at_once
 from gpustreamlab.analysis._device_causes import CODES, piece_of
 from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
@@ -328,7 +328,23 @@ def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence
         changed = replace(base, step=number, saves_ns=saves_ns, bound_ns=bound_ns, fix=fix or base.fix)
         told.append(changed if own or changed.call_row < 0 else with_operation(trace, pieces, changed))
         left = [one for one in left if not any(one is mended for mended in own)]
-    return [*told, *left]
+    return [*told, *(_if_sooner(trace, advice, one) for one in left)]
+
+
+def _if_sooner(trace: Trace, advice: Advice, finding: Finding) -> Finding:
+    """Let the bound of work that was launched late be what the run is shorter without what the host did in front of it."""
+    if finding.code is not Cause.HOST_LATE or finding.saves_ns or advice.works_share < 1:
+        return finding
+    rows = frozenset(finding.pieces.row.tolist())
+    try:
+        walls = [
+            (replay(run.program).wall_ns, replay(made.program).wall_ns)
+            for run in advice.runs
+            if (made := launched_at_once(run, rows))
+        ]
+    except Impossible:
+        return finding
+    return replace(finding, bound_ns=max(finding.bound_ns, sum(before - after for before, after in walls)))
 
 
 def _is_of_step(trace: Trace, finding: Finding, step: Step) -> bool:
@@ -448,9 +464,14 @@ def no_gain_text(trace: Trace, rows: BoolArray, common_ns: int) -> str:
     gain_ns = _gain_ns(trace, lambda run: in_one_stream(run, _places(run, rows)))
     if gain_ns is None or -gain_ns >= LEAST_GAIN * common_ns:
         return ""
+    own = np.flatnonzero(rows)
+    alone_ns = {work.row: work.alone_ns for run in read_runs(trace, own)[0] for work in run.program.works}
+    lasted_ns = sum(int(trace.end_ns[row] - trace.start_ns[row]) for row in alone_ns)
+    is_shared = 2 * (lasted_ns - sum(alone_ns.values())) >= common_ns * min(1.0, len(alone_ns) / max(1, len(own)))
+    why = "they share the SMs or the memory" if is_shared else "the card was idle for longer than that"
     return (
         f"overlapped for {format_ns(common_ns)}, and that gained {format_ns(max(0, -gain_ns))}: scheduled anew one after the "
-        "other they take about as long, as they share the SMs or the memory"
+        f"other they take about as long, as {why}"
     )
 
 
