@@ -17,7 +17,7 @@ import numpy as np
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
-from gpustreamlab.analysis._explanation import MOST_ERROR
+from gpustreamlab.analysis._explanation import MOST_ERROR, Forecast
 from gpustreamlab.analysis._host_waits import ALLOCATES, copy_rates
 from gpustreamlab.analysis._makers import NVIDIA, maker_of
 from gpustreamlab.analysis._needed_waits import needed_calls
@@ -120,30 +120,16 @@ class Advice:
 
     runs: tuple[Run, ...]
     """The program as it was recorded: of a long one some pieces."""
-    measured_ns: int
-    """From the first start to the last end of its work, in ns."""
-    replayed_ns: int
-    """The same of the program played again as it was, in ns."""
     steps: tuple[Step, ...]
     """Changes, each on top of those before; what gains most comes first."""
-    floor_ns: int
-    """What no change of order can beat, in ns, with these changes made."""
-    floor_of: str
-    """What takes so long alone: copies, kernels, steps that need each other."""
-    works_share: float = 1.0
-    """How much of the work was scheduled anew."""
-    is_guessed: bool = False
-    """Whether it is a guess how fast copies of page-locked memory are: on a card of another maker than NVIDIA, without any."""
-    slowed_ns: int = 0
-    """What it cost that kernels slowed each other down, in ns: what they share besides the SMs is not scheduled."""
-    is_frail: bool = False
-    """Whether nothing is left of the gain where the calls that the changes add take the host as long as they may."""
+    forecast: Forecast
+    """What that comes to."""
 
     @property
     def is_certain(self) -> bool:
         """Whether what no step changes is known to gain nothing: all that work touches is known, and where the host waited."""
         is_known = all(run.memory.is_known and run.program.has_calls for run in self.runs)
-        return is_known and not self.is_bound
+        return is_known and not self.forecast.is_bound
 
     @property
     def needed_calls(self) -> frozenset[int]:
@@ -151,37 +137,8 @@ class Advice:
         kept = ((run.program.calls, needed_calls(run.program, run.memory)) for run in self.runs)
         return frozenset(calls[number].row for calls, numbers in kept for number in numbers)
 
-    @property
-    def gain_ns(self) -> int:
-        """What all steps gain together, in ns."""
-        return sum(step.gain_ns for step in self.steps)
 
-    @property
-    def error(self) -> float:
-        """By how much the replay of the run as it was is off, as a share."""
-        return self.replayed_ns / self.measured_ns - 1 if self.measured_ns else 0.0
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether nothing is promised.
-
-        The replay is too far off, kernels that slow each other down were to overlap more, how fast copies would be is a guess,
-        a wait of the host would be left out of a run of which no data are known: the host may need what it waits for, even
-        where streams keep their order; or it is a guess that work is independent.
-        """
-        causes = {step.cause for step in self.steps}
-        leaves_waits = not causes.isdisjoint((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM))
-        return (
-            abs(self.error) > MOST_ERROR
-            or self.is_frail
-            or 0 < self.gain_ns < self.slowed_ns
-            or (self.is_guessed and Cause.PAGEABLE_COPY in causes)
-            or any(step.is_guess for step in self.steps)
-            or (leaves_waits and not any(run.memory.is_known or any(run.memory.touches) for run in self.runs))
-        )
-
-
-def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]]) -> Advice | None:
+def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]], slowed_ns: int) -> Advice | None:
     """Find what changing gains; None where the run cannot be played again.
 
     Parameters
@@ -192,6 +149,8 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
         Kernels, copies and fills of one device.
     calls
         Rows of calls of the host that held it up, by what they did.
+    slowed_ns
+        What it cost that kernels slowed each other down, in ns: what they share besides the SMs is not scheduled.
     """
     runs, measured_ns, share = read_runs(trace, rows)
     try:
@@ -207,16 +166,40 @@ def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]])
     # Pieces stand for the whole: gains and the floor are shares of it.
     whole_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
     times = whole_ns / measured_ns if share < 1 else 1.0
-    return Advice(
-        runs,
-        whole_ns,
-        round(sum(walls) * times),
-        tuple(replace(step, gain_ns=round(step.gain_ns * times)) for step in steps),
-        round(floor_ns * times),
-        floor_of,
-        share,
-        is_guessed=maker_of(trace) is not NVIDIA and not any(copy_rates(trace)),
+    steps = [replace(step, gain_ns=round(step.gain_ns * times)) for step in steps]
+    forecast = Forecast(
+        measured_ns=whole_ns,
+        replayed_ns=round(sum(walls) * times),
+        gain_ns=sum(step.gain_ns for step in steps),
+        change_count=len(steps),
+        floor_ns=round(floor_ns * times),
+        floor_of=floor_of,
+        is_bound=False,
+        slowed_ns=slowed_ns,
         is_frail=bool(steps) and not trace.metadata.simulated and _dear_ns(runs, after.runs) > (1 - LEAST_SHARE) * sum(walls),
+        works_share=share,
+    )
+    is_guessed = maker_of(trace) is not NVIDIA and not any(copy_rates(trace))
+    return Advice(runs, tuple(steps), replace(forecast, is_bound=_is_bound(runs, steps, forecast, is_guessed=is_guessed)))
+
+
+def _is_bound(runs: Sequence[Run], steps: Sequence[Step], forecast: Forecast, *, is_guessed: bool) -> bool:
+    """Tell whether nothing is promised.
+
+    The replay is too far off, kernels that slow each other down were to overlap more, it is a guess how fast copies of
+    page-locked memory are (on a card of another maker than NVIDIA, without any) or that work is independent, or a wait of the
+    host would be left out of a run of which no data are known: the host may need what it waits for, even where streams keep
+    their order.
+    """
+    causes = {step.cause for step in steps}
+    leaves_waits = not causes.isdisjoint((Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM))
+    return (
+        abs(forecast.error) > MOST_ERROR
+        or forecast.is_frail
+        or 0 < forecast.gain_ns < forecast.slowed_ns
+        or (is_guessed and Cause.PAGEABLE_COPY in causes)
+        or any(step.is_guess for step in steps)
+        or (leaves_waits and not any(run.memory.is_known or any(run.memory.touches) for run in runs))
     )
 
 

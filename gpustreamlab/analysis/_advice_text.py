@@ -59,7 +59,7 @@ def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
     copies = [call for call in gone if not call.works and _is_behind_copy(before, call)]
     lines = []
     if values:
-        lines.append("Read values such as float(x) or x.item() only behind the loop: each read waits.")
+        lines.append("Read values such as float(x) or x.item() only behind the loop, if no launch depends on one: each waits.")
     if small:
         lines.append("Copy small arrays from pinned memory, too: lab.memory.pinned_empty(shape, dtype).")
     if copies:

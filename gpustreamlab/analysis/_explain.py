@@ -26,7 +26,7 @@ from gpustreamlab.analysis._causes import LONGER, Found, find_causes
 from gpustreamlab.analysis._changes import Run, apart, in_one_stream, launched_at_once
 from gpustreamlab.analysis._device_causes import CODES, piece_of
 from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS
-from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, Forecast, joined
+from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, joined
 from gpustreamlab.analysis._host_findings import CALLED, finding_of, idle_call_findings, short_and_late, sooner
 from gpustreamlab.analysis._host_waits import thread_lanes
 from gpustreamlab.analysis._makers import maker_of
@@ -201,10 +201,9 @@ def _explanation(
     if trace.metadata.is_predicted:  # calls, and most of what stood in front, are not in it
         findings = [one for one in findings if one.code is not Cause.UNKNOWN]
     findings = name_threads(trace, pieces, found, findings)
-    advice = _advised(trace, rows, found)
+    slowed_ns = max((one.bound_ns for one in findings if one.code is Cause.SLOWED_DOWN), default=0)
+    advice = _advised(trace, rows, found, slowed_ns)
     if advice is not None:
-        slowed_ns = max((one.bound_ns for one in findings if one.code is Cause.SLOWED_DOWN), default=0)
-        advice = replace(advice, slowed_ns=slowed_ns)
         asked = set() if least_ns is not None else {*used.tolist()} if is_part else {*range(len(trace.lanes))}
         findings = _with_steps(trace, pieces, advice, findings, asked)
         if least_ns is None and advice.is_certain:
@@ -212,7 +211,7 @@ def _explanation(
         is_shared = not advice.steps and result.together_ns >= LEAST_GAIN * result.active_ns
         no_gain = no_gain_text(trace, rows, result.together_ns) if is_shared and least_ns is None else ""
         gain_ns = sum(finding.saves_ns for finding in findings)
-        result = replace(result, forecast=_forecast(advice), gain_ns=gain_ns, no_gain=no_gain)
+        result = replace(result, forecast=advice.forecast, gain_ns=gain_ns, no_gain=no_gain)
     if least_ns is None and not is_part:
         findings += idle_call_findings(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
     if least_ns is None and not any(finding.saves_ns or finding.step >= 0 for finding in findings):
@@ -264,7 +263,7 @@ def _worth_ns(finding: Finding) -> int:
 # What changing it gains
 
 
-def _advised(trace: Trace, rows: BoolArray, found: Found) -> Advice | None:
+def _advised(trace: Trace, rows: BoolArray, found: Found, slowed_ns: int) -> Advice | None:
     """Schedule the run anew; None where it is not known what ran, or on which of several cards."""
     work = rows & is_work(trace)
     if not work.any() or trace.metadata.is_predicted or trace.metadata.tier is not CaptureTier.KERNELS:
@@ -275,7 +274,7 @@ def _advised(trace: Trace, rows: BoolArray, found: Found) -> Advice | None:
     own = is_work(trace) & np.isin(process, process[work]) & np.isin(lane_devices(trace)[trace.lane], cards)
     if len(cards) > 1 or not (trace.queued_ns[own] < trace.start_ns[own]).any() or not trace.metadata.device.sm_count:
         return None
-    return advise(trace, np.flatnonzero(own), _held_calls(found))
+    return advise(trace, np.flatnonzero(own), _held_calls(found), slowed_ns)
 
 
 def _held_calls(found: Found) -> dict[Cause, list[int]]:
@@ -287,21 +286,6 @@ def _held_calls(found: Found) -> dict[Cause, list[int]]:
 def held_calls(trace: Trace) -> dict[Cause, list[int]]:
     """Return the calls of a trace that held up launches and were simply too long, by cause."""
     return _held_calls(find_causes(trace, find_pieces(trace, counted_rows(trace))))
-
-
-def _forecast(advice: Advice) -> Forecast:
-    return Forecast(
-        measured_ns=advice.measured_ns,
-        replayed_ns=advice.replayed_ns,
-        gain_ns=advice.gain_ns,
-        change_count=len(advice.steps),
-        floor_ns=advice.floor_ns,
-        floor_of=advice.floor_of,
-        is_bound=advice.is_bound,
-        slowed_ns=advice.slowed_ns,
-        is_frail=advice.is_frail,
-        works_share=advice.works_share,
-    )
 
 
 def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence[Finding], asked: set[int]) -> list[Finding]:
@@ -324,7 +308,7 @@ def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence
         is_of_call = step.shortened or step.cause is Cause.ALLOC_SYNC
         on_time = pieces_on_time(trace, first.row, step.gain_ns, held)
         base = joined(own) if own else finding_of(trace, step.cause, on_time, text=None if is_of_call else text)
-        saves_ns, bound_ns = (0, step.gain_ns) if advice.is_bound else (step.gain_ns, 0)
+        saves_ns, bound_ns = (0, step.gain_ns) if advice.forecast.is_bound else (step.gain_ns, 0)
         changed = replace(base, step=number, saves_ns=saves_ns, bound_ns=bound_ns, fix=fix or base.fix)
         told.append(changed if own or changed.call_row < 0 else with_operation(trace, pieces, changed))
         left = [one for one in left if not any(one is mended for mended in own)]
@@ -333,7 +317,7 @@ def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence
 
 def _if_sooner(trace: Trace, advice: Advice, finding: Finding) -> Finding:
     """Let the bound of work that was launched late be what the run is shorter without what the host did in front of it."""
-    if finding.code is not Cause.HOST_LATE or finding.saves_ns or advice.works_share < 1:
+    if finding.code is not Cause.HOST_LATE or finding.saves_ns or advice.forecast.works_share < 1:
         return finding
     rows = frozenset(finding.pieces.row.tolist())
     try:

@@ -167,7 +167,7 @@ class Forecast:
     @property
     def error(self) -> float:
         """By how much the run scheduled anew as it was is off, as a share."""
-        return self.replayed_ns / self.measured_ns - 1
+        return self.replayed_ns / self.measured_ns - 1 if self.measured_ns else 0.0
 
     def line(self, perhaps_ns: int = 0) -> str:
         """Say it in a line, with what may be gained besides where nobody knows."""

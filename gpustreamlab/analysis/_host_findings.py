@@ -88,12 +88,12 @@ def short_and_late(trace: Trace, rows: BoolArray, advice: Advice, findings: Sequ
         is_kernel = trace.kind[work] == SPAN_KINDS.index(SpanKind.KERNEL)
         own = work[is_kernel]
         lasted_ns, stream = trace.end_ns[own] - trace.start_ns[own], trace.lanes[lane].name
-        if len(own) < FEWEST_LATE or stream in told or lasted_ns.sum() > SHORT_SHARE * advice.measured_ns:
+        if len(own) < FEWEST_LATE or stream in told or lasted_ns.sum() > SHORT_SHARE * advice.forecast.measured_ns:
             continue
         free_ns = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[work])[:-1])[is_kernel]
         late_ns = trace.start_ns[own] - np.maximum(np.maximum(trace.queued_ns[own], free_ns), awaited_ns[own])
         longest = int(np.argmax(late_ns))
-        worth_ns = max(LATE_TIMES * int(np.median(lasted_ns)), LATE_SHARE * advice.measured_ns)
+        worth_ns = max(LATE_TIMES * int(np.median(lasted_ns)), LATE_SHARE * advice.forecast.measured_ns)
         if np.quantile(late_ns, 0.95) < worth_ns or (delays := delays_with_priority(advice, lane)) is None:
             continue
         row = int(own[longest])

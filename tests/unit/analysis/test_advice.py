@@ -167,6 +167,7 @@ def test_one_change_after_the_other_is_told_in_the_order_of_gain():
         ("streams_that_meet_after_each_round", ", and so for 4 pairs of streams more: no array asks for it."),
         ("an_upload_ahead_that_the_kernel_waits_for_too", "let 'comp' wait for the one that it needs"),
         ("pageable_upload", "Before the host reads or writes over pinned, let it wait for that copy."),
+        ("loss_is_read_in_each_step", "only behind the loop, if no launch depends on one: each waits."),
         ("get_blocks", "Where the host itself reads a result, or writes over what is copied, keep the wait."),
     ],
 )
