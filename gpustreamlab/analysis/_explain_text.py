@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._device_causes import hardware_queues
 from gpustreamlab.analysis._host_waits import named_calls
-from gpustreamlab.analysis._makers import AMD, AWAITED, maker_of
+from gpustreamlab.analysis._makers import AMD, AWAITED, OF_RANKS, TOGETHER, maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -140,7 +140,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "gained by overlap.",
         ),
         Cause.OTHER_RANK: (
-            "{name} took {lasted}, {waited} longer {by}: a collective ends on no rank before the last one has begun it.",
+            "{name} took {lasted}, {waited} longer than on the last rank: a collective ends on no rank before the last one has "
+            "begun it.",
             "Look at what the last rank did before: trace.stragglers() of the files of all ranks names it. Share out the work "
             "evenly, or begin it earlier on that rank.",
         ),
@@ -233,7 +234,6 @@ def finding_texts(
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
         "upload": _upload(name(call)),
         "lasted": lasted(call if code in OF_CALL_ROW else row),
-        "by": "than its shortest" if AWAITED not in trace.extra else "than on the last rank",
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
@@ -259,9 +259,20 @@ def finding_texts(
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = TEXTS[code]
+    if before >= 0 and code not in OF_CALL_ROW and AWAITED not in trace.extra and _may_await_ranks(trace, before):
+        happened += _PERHAPS_RANKS
     maker = maker_of(trace)
     fix = _AMD_FIXES.get(code, fix) if maker is AMD else fix
     return maker.words(happened.format(**words)), maker.words(fix.format(**words))
+
+
+_PERHAPS_RANKS = " That may have waited for another rank itself: files of all ranks, read as one trace, tell."
+
+
+def _may_await_ranks(trace: Trace, row: int) -> bool:
+    """Tell whether work is a collective that ends on no rank before the last one has begun it."""
+    name = trace.names[int(trace.name[row])]
+    return bool(OF_RANKS.search(name) and TOGETHER.search(name))
 
 
 def _queue(trace: Trace, *, is_proved: bool) -> str:
