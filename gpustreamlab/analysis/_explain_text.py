@@ -224,7 +224,6 @@ def finding_texts(
     blocks = trace.extra.get("grid_blocks")
     launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
     shares = any(one.share_engine for one in trace.devices if one.ordinal == trace.lanes[int(trace.lane[row])].device)
-    queues = hardware_queues(trace)
     words = {
         "name": name(call if code in OF_CALL_ROW else row),
         "work": f"{name(row)} on {stream(row)}",
@@ -252,7 +251,7 @@ def finding_texts(
         if shares
         else "copies in one direction share an engine",
         "or_back": "" if shares else ", or a copy in the other direction",
-        "queue": _queue(trace, is_proved=before >= 0 and bool(queues[row] == queues[before] >= 0)),
+        "queue": _queue(trace, row, before) if code is Cause.QUEUE_ALIAS else "",
         "make_room": make_room(trace, row, before),
         "shares_taken": _shares_taken(trace, call, before, waited_ns) if code is Cause.SLOWED_DOWN else "",
         "evicted": _evicted(trace, row) if code is Cause.PAGE_FAULTS else "",
@@ -275,9 +274,10 @@ def _may_await_ranks(trace: Trace, row: int) -> bool:
     return bool(OF_RANKS.search(name) and TOGETHER.search(name))
 
 
-def _queue(trace: Trace, *, is_proved: bool) -> str:
+def _queue(trace: Trace, row: int, before: int) -> str:
     """Say why two streams may share a hardware queue, and what would tell."""
-    if is_proved:
+    queue, other = hardware_queues(trace)[[row, before]].tolist()
+    if before >= 0 and queue == other >= 0:
         return "both came through one hardware queue"
     maker = maker_of(trace)
     if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > maker.queue_count:

@@ -63,4 +63,6 @@ def maker_of(trace: Trace) -> Maker:
         for maker in MAKERS:
             if re.search(maker.cards, told):
                 return maker
+    if not meta.imported and not meta.is_from_columns:
+        return NVIDIA  # recorded here
     return next((maker for maker in MAKERS[1:] if any(map(re.compile(maker.calls).match, trace.names))), NVIDIA)

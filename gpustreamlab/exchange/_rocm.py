@@ -32,7 +32,7 @@ _LONGEST_NAME = 1_000
 _WAITS = re.compile(r"StreamWait|GraphLaunch")  # Calls by which streams come to wait for each other
 _SQLITE = b"SQLite format 3\0"
 _THREE = tuple("xyz")
-_AGENT = ("id", "type", "type_index", "product_name", "extdata")
+_AGENT = ("id", "type", "type_index", "product_name", "uuid", "extdata")
 _OF_TRACKS = ("agent_id", "queue_id", "stream_id", "tid")
 _DISPATCH = "start end agent_id queue_id stream_id kernel_id event_id group_segment_size"
 _DISPATCH += "".join(f" {what}_size_{axis}" for what in ("workgroup", "grid") for axis in _THREE)
@@ -250,7 +250,14 @@ def _card(ordinal: int, told: _Row) -> Device:
     threads = simds * waves * width
     limits = SMLimits(shared_bytes=_number(told, "lds_size_in_kb") << 10 or 65_536, threads=threads or 2_048)
     name = str(told.get("product_name") or told.get("name") or f"GPU {ordinal}")
-    return Device(name=cut_text(name), ordinal=ordinal, sm_count=min(_number(told, "cu_count"), 1 << 16), sm_limits=limits)
+    uuid = told.get("uuid")
+    return Device(
+        name=cut_text(name),
+        ordinal=ordinal,
+        uuid=cut_text(str(uuid)) if uuid and isinstance(uuid, int | str) else "",
+        sm_count=min(_number(told, "cu_count"), 1 << 16),
+        sm_limits=limits,
+    )
 
 
 def _details(told: _Row) -> _Row:
