@@ -46,7 +46,7 @@ from gpustreamlab.analysis._host_waits import (
     thread_lanes,
     time_in_calls,
 )
-from gpustreamlab.analysis._makers import AWAITED, OF_RANKS, TOGETHER
+from gpustreamlab.analysis._makers import AWAITED, awaits_ranks
 from gpustreamlab.analysis._pieces import Pieces, last_of_others
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -196,14 +196,9 @@ def _awaited_ranks(trace: Trace, pieces: Pieces) -> Iterator[Part]:
     yield part(piece_of(trace, pieces, row), Cause.OTHER_RANK, sure, np.full(len(row), -1, np.int64), row, lost_ns)
 
 
-def _are_of_ranks(trace: Trace) -> BoolArray:
-    """Tell which kernels are of collectives that end on no rank before the last one has begun; shape (n_spans,), bool."""
-    return named_calls(trace, lambda name: OF_RANKS.search(name) and TOGETHER.search(name), SpanKind.KERNEL)
-
-
 def _slowed(trace: Trace, pieces: Pieces) -> Iterator[Part]:
     """Find kernels that took longer beside others than alone, by launches of one kernel with one grid."""
-    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & ~_are_of_ranks(trace)
+    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & ~named_calls(trace, awaits_ranks, SpanKind.KERNEL)
     rows = np.flatnonzero(is_kernel & (trace.end_ns > trace.start_ns))
     sample = rows[:: -(-len(rows) // MEDIAN_ROWS) or 1]
     row, lost_ns = _slowed_rows(trace, pieces, sample)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._device_causes import hardware_queues
 from gpustreamlab.analysis._host_waits import named_calls
-from gpustreamlab.analysis._makers import AMD, AWAITED, OF_RANKS, TOGETHER, maker_of
+from gpustreamlab.analysis._makers import AMD, AWAITED, awaits_ranks, maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -258,7 +258,12 @@ def finding_texts(
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = TEXTS[code]
-    if before >= 0 and code not in OF_CALL_ROW and AWAITED not in trace.extra and _may_await_ranks(trace, before):
+    if (
+        before >= 0
+        and code not in OF_CALL_ROW
+        and AWAITED not in trace.extra
+        and awaits_ranks(trace.names[int(trace.name[before])])
+    ):
         happened += _PERHAPS_RANKS
     maker = maker_of(trace)
     fix = _AMD_FIXES.get(code, fix) if maker is AMD else fix
@@ -266,12 +271,6 @@ def finding_texts(
 
 
 _PERHAPS_RANKS = " That may have waited for another rank itself: files of all ranks, read as one trace, tell."
-
-
-def _may_await_ranks(trace: Trace, row: int) -> bool:
-    """Tell whether work is a collective that ends on no rank before the last one has begun it."""
-    name = trace.names[int(trace.name[row])]
-    return bool(OF_RANKS.search(name) and TOGETHER.search(name))
 
 
 def _queue(trace: Trace, row: int, before: int) -> str:
