@@ -60,7 +60,7 @@ class CardIdle(Answer):
     """Functions of Python in which that thread was seen in the gaps until the launch, and how often; most first. Empty without
     samples."""
     step_name: str
-    """What each step that the run repeats begins with; empty where nothing repeats. `steps` tells of each."""
+    """What each step that the run repeats begins with; empty where nothing repeats. `steps` has each."""
     step_ns: Int64Array
     """When each of them began on the device, and the last one ended; shape (n_steps + 1,), int64, in ns; else empty."""
     step_calls: tuple[tuple[str, int], ...]

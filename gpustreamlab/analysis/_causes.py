@@ -46,7 +46,7 @@ from gpustreamlab.analysis._host_waits import (
     thread_lanes,
     time_in_calls,
 )
-from gpustreamlab.analysis._makers import AWAITED, OF_RANKS, TOGETHER
+from gpustreamlab.analysis._makers import AWAITED, awaits_ranks
 from gpustreamlab.analysis._pieces import Pieces, last_of_others
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -187,35 +187,18 @@ def _faulted(trace: Trace, pieces: Pieces) -> Iterator[Part]:
 
 
 def _awaited_ranks(trace: Trace, pieces: Pieces) -> Iterator[Part]:
-    """Find kernels of collectives that waited for another rank, by those of all ranks, or else by the shortest of their kind.
-
-    Of one rank alone it is likely: what took longer may have moved more.
-    """
-    row = np.flatnonzero(pieces.counted & _are_of_ranks(trace))
-    if not len(row):
-        return
-    if AWAITED in trace.extra:
-        lost_ns, is_sure = trace.extra[AWAITED][row], trace.extra.get("communicator", np.zeros(len(trace)))[row] != 0
-    else:
-        kernel, lasts_ns = _kernel_codes(trace, row), lasted_ns(trace, row)
-        (shortest_ns,) = _quantiles(kernel, lasts_ns, int(kernel.max()) + 1, 0)
-        lost_ns = np.nan_to_num(np.where(lasts_ns > SLOWED_TIMES * shortest_ns[kernel], lasts_ns - shortest_ns[kernel], 0))
-        is_sure = np.zeros(len(row), bool)
-    piece = piece_of(trace, pieces, row)
-    hit = np.flatnonzero((lost_ns > 0) & (piece >= 0))
-    sure = np.where(is_sure, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
-    none = np.full(len(hit), -1, np.int64)
-    yield part(piece[hit], Cause.OTHER_RANK, sure[hit], none, row[hit], lost_ns[hit].astype(np.int64))
-
-
-def _are_of_ranks(trace: Trace) -> BoolArray:
-    """Tell which kernels are of collectives that end on no rank before the last one has begun; shape (n_spans,), bool."""
-    return named_calls(trace, lambda name: OF_RANKS.search(name) and TOGETHER.search(name), SpanKind.KERNEL)
+    """Find kernels of collectives that waited for another rank, where files of all ranks told for how long."""
+    row = np.flatnonzero(pieces.counted & (trace.extra.get(AWAITED, np.zeros(len(trace), np.int64)) > 0))
+    row = row[piece_of(trace, pieces, row) >= 0]
+    is_told = trace.extra.get("communicator", np.zeros(len(trace), np.int64))[row] != 0  # else they are matched by order
+    sure = np.where(is_told, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
+    lost_ns = trace.extra[AWAITED][row] if len(row) else row
+    yield part(piece_of(trace, pieces, row), Cause.OTHER_RANK, sure, np.full(len(row), -1, np.int64), row, lost_ns)
 
 
 def _slowed(trace: Trace, pieces: Pieces) -> Iterator[Part]:
     """Find kernels that took longer beside others than alone, by launches of one kernel with one grid."""
-    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & ~_are_of_ranks(trace)
+    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & ~named_calls(trace, awaits_ranks, SpanKind.KERNEL)
     rows = np.flatnonzero(is_kernel & (trace.end_ns > trace.start_ns))
     sample = rows[:: -(-len(rows) // MEDIAN_ROWS) or 1]
     row, lost_ns = _slowed_rows(trace, pieces, sample)

@@ -183,9 +183,7 @@ def _tests(
     for goes_so, some in ((ways[0], True), (ways[1], True), (ways[0] | ways[1], shares)):
         copy, is_near = front(goes_so)
         yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row] & some, copy
-    # A collective takes what the work before it made: what it began behind is no chance.
-    yield Cause.EVENT_WAIT, Certainty.LIKELY, near(before) & named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)[row], before
-    yield from _full_sms(trace, row, front)
+    yield from _of_full_sms(trace, row, front)
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):
         since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
@@ -345,6 +343,14 @@ def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front, certainty: C
         if own.any() and other.any():
             before, near = front(pieces.counted & other[trace.lane])
             yield Cause.LEGACY_STREAM, certainty, near & own[trace.lane[row]], before
+
+
+def _of_full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
+    """Yield what full SMs held up. A collective takes what was made before it, so that it rather waited for that."""
+    is_of_ranks = named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)[row]
+    for cause, certainty, fits, before in _full_sms(trace, row, front):
+        yield Cause.EVENT_WAIT, Certainty.LIKELY, fits & is_of_ranks, before
+        yield cause, certainty, fits, before
 
 
 def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:

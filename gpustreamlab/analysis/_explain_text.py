@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._device_causes import hardware_queues
 from gpustreamlab.analysis._host_waits import named_calls
-from gpustreamlab.analysis._makers import AMD, AWAITED, maker_of
+from gpustreamlab.analysis._makers import AMD, AWAITED, awaits_ranks, maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -140,7 +140,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "gained by overlap.",
         ),
         Cause.OTHER_RANK: (
-            "{name} took {lasted}, {waited} longer {by}: a collective ends on no rank before the last one has begun it.",
+            "{name} took {lasted}, {waited} longer than on the last rank: a collective ends on no rank before the last one has "
+            "begun it.",
             "Look at what the last rank did before: trace.stragglers() of the files of all ranks names it. Share out the work "
             "evenly, or begin it earlier on that rank.",
         ),
@@ -223,7 +224,6 @@ def finding_texts(
     blocks = trace.extra.get("grid_blocks")
     launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
     shares = any(one.share_engine for one in trace.devices if one.ordinal == trace.lanes[int(trace.lane[row])].device)
-    queues = hardware_queues(trace)
     words = {
         "name": name(call if code in OF_CALL_ROW else row),
         "work": f"{name(row)} on {stream(row)}",
@@ -233,7 +233,6 @@ def finding_texts(
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
         "upload": _upload(name(call)),
         "lasted": lasted(call if code in OF_CALL_ROW else row),
-        "by": "than its shortest" if AWAITED not in trace.extra else "than on the last rank",
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
@@ -252,21 +251,32 @@ def finding_texts(
         if shares
         else "copies in one direction share an engine",
         "or_back": "" if shares else ", or a copy in the other direction",
-        "queue": _queue(trace, is_proved=before >= 0 and bool(queues[row] == queues[before] >= 0)),
+        "queue": _queue(trace, row, before) if code is Cause.QUEUE_ALIAS else "",
         "make_room": make_room(trace, row, before),
         "shares_taken": _shares_taken(trace, call, before, waited_ns) if code is Cause.SLOWED_DOWN else "",
         "evicted": _evicted(trace, row) if code is Cause.PAGE_FAULTS else "",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = TEXTS[code]
+    if (
+        before >= 0
+        and code not in OF_CALL_ROW
+        and AWAITED not in trace.extra
+        and awaits_ranks(trace.names[int(trace.name[before])])
+    ):
+        happened += _PERHAPS_RANKS
     maker = maker_of(trace)
     fix = _AMD_FIXES.get(code, fix) if maker is AMD else fix
     return maker.words(happened.format(**words)), maker.words(fix.format(**words))
 
 
-def _queue(trace: Trace, *, is_proved: bool) -> str:
+_PERHAPS_RANKS = " That may have waited for another rank itself: files of all ranks, read as one trace, tell."
+
+
+def _queue(trace: Trace, row: int, before: int) -> str:
     """Say why two streams may share a hardware queue, and what would tell."""
-    if is_proved:
+    queue, other = hardware_queues(trace)[[row, before]].tolist()
+    if before >= 0 and queue == other >= 0:
         return "both came through one hardware queue"
     maker = maker_of(trace)
     if sum(lane.kind is LaneKind.STREAM for lane in trace.lanes) > maker.queue_count:

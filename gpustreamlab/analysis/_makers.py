@@ -16,8 +16,7 @@ _WORDS = re.compile(
 
 OF_RANKS = re.compile(r"nccl|rccl|hccl|hcom_|oneccl", re.IGNORECASE)
 """Names of kernels of collectives."""
-TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
-"""Those that end on no rank before the last one has begun."""
+_TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
 AWAITED = "awaited_ns"
 """Column of a trace: how long a kernel of a collective waited for the last rank, in ns."""
 
@@ -52,8 +51,13 @@ AMD = Maker(r"\bAMD\b|Instinct|Radeon|^gfx\d", "hip[A-Z]", 4, "HIP", "hip", "com
 INTEL = Maker(r"\bIntel\b", "(ur|ze)[A-Z]", 0, "SYCL", "", "Xe core", "oneCCL", "XPU", "xpu")
 ASCEND = Maker("Ascend", "acl(rt|nn)?[A-Z]", 0, "AscendCL", "", "AI core", "HCCL", "PrivateUse1", "npu")
 GOOGLE = Maker(r"\bTPU\b", "(?!)", 0, "XLA", "", "core", "XLA's collectives", "CPU", "xla")
-MAKERS = (NVIDIA, AMD, INTEL, ASCEND, GOOGLE)
+MAKERS = (AMD, INTEL, ASCEND, GOOGLE, NVIDIA)
 """Known makers. Sources of queues: CUDA_DEVICE_MAX_CONNECTIONS; ROCm's GPU_MAX_HW_QUEUES."""
+
+
+def awaits_ranks(name: str) -> bool:
+    """Tell whether a kernel of that name is of a collective that ends on no rank before the last one has begun it."""
+    return bool(OF_RANKS.search(name) and _TOGETHER.search(name))
 
 
 def maker_of(trace: Trace) -> Maker:
@@ -63,4 +67,6 @@ def maker_of(trace: Trace) -> Maker:
         for maker in MAKERS:
             if re.search(maker.cards, told):
                 return maker
-    return next((maker for maker in MAKERS[1:] if any(map(re.compile(maker.calls).match, trace.names))), NVIDIA)
+    if not meta.imported and not meta.is_from_columns:
+        return NVIDIA  # recorded here
+    return next((maker for maker in MAKERS if any(map(re.compile(maker.calls).match, trace.names))), NVIDIA)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import require_trace
 from gpustreamlab.analysis._host_waits import named_calls
-from gpustreamlab.analysis._makers import AWAITED, OF_RANKS, TOGETHER
+from gpustreamlab.analysis._makers import AWAITED, OF_RANKS, awaits_ranks
 from gpustreamlab.analysis._report import Answer, ReportTable, listed
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
@@ -173,10 +173,11 @@ def with_waits_for_ranks(trace: _T) -> _T:
 
     It stays known of a part of the trace that has one rank.
     """
-    groups, group_of = _groups(trace)
-    rows = np.flatnonzero(named_calls(trace, OF_RANKS.search, SpanKind.KERNEL) & (group_of >= 0))
-    if len(groups) < 2 or not len(rows):
+    is_of_ranks = named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)
+    if len({(lane.process, lane.device) for lane in trace.lanes}) < 2 or not is_of_ranks.any():
         return trace
+    groups, group_of = _groups(trace)
+    rows = np.flatnonzero(is_of_ranks & (group_of >= 0))
     awaited_ns = np.zeros(len(trace), np.int64)
     for _, shared in _rounds_by_communicator(trace, rows, group_of, len(groups), []):
         is_there = shared >= 0
@@ -274,7 +275,7 @@ def _rounds_by_communicator(
         for key in sorted(set.union(*map(set, keys))):
             shared = [part.get(key, -1) for part in keys]
             told = {trace.names[trace.name[row]] for row in shared if row >= 0}
-            if sum(row >= 0 for row in shared) > 1 and len(told) == 1 and TOGETHER.search(name := told.pop()):
+            if sum(row >= 0 for row in shared) > 1 and len(told) == 1 and awaits_ranks(name := told.pop()):
                 rounds.setdefault(name, []).append(shared)
             else:
                 unmatched += sum(row >= 0 for row in shared)

@@ -96,6 +96,7 @@ class _Maker:
             slices["kind"][is_call & ~is_gpu & ~is_summary & (slices["kind"] == ANNOTATION)] = HOST
         lanes, threads, lane, thread = tracks.lanes(np.unique(track))
         flows = np.concatenate((self._flow_pairs(), self._awaited(is_gpu)))
+        slices["correlation"][slices["kind"] == ANNOTATION] = 0  # events were told by it
         names, details = self._describe(is_gpu)
         slices |= {"lane": lane[track], "thread": thread[track]}
         call = self._launches(is_gpu)

@@ -33,7 +33,9 @@ _LAST_NUMBER = re.compile(r"(\d{1,7})\D*$")
 _COPY = re.compile(r"^\[CUDA (?:memcpy|Unified Memory memcpy) ([A-Za-z-]+)\]")
 _AGAIN = "Read what the profiler recorded itself, which tells more: nsys export --type sqlite, rocprofv3 --output-format rocpd"
 _MOST_HEAD_LINES = 64
-_ENDS = (("starttimestamp", "beginns"), ("endtimestamp", "endns"))
+_TIMES = ({"start", "duration"}, {"start", "dur"}, {"starttimestamp", "endtimestamp"})
+_OF_ROCPROF = {"beginns": "starttimestamp", "endns": "endtimestamp", "gpuid": "agentid", "lds": "ldsblocksize"}
+_OF_ROCPROF |= {"grd": "gridsizex", "wgr": "workgroupsizex"}  # products of three sizes
 
 _Row = Mapping[str, str]
 
@@ -53,8 +55,8 @@ def read_tables(path: str | PathLike[str]) -> Trace:
         names = next((line for _, line in zip(range(_MOST_HEAD_LINES), table) if _is_head(line)), None)  # noqa: B905
         if names is None:
             raise TraceFileError(f"{str(path)!r} is no table of nsys or rocprofv3: it has no times. {_AGAIN}")
-        is_rocm = "Start_Timestamp" in names or "BeginNs" in names
         keys = [_key(name) for name in names]
+        is_rocm = "starttimestamp" in keys
         units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
         factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
         for line in filter(None, table):
@@ -88,22 +90,18 @@ def _add_nsys(rows: Rows, one: _Row, factors: Mapping[str, int]) -> None:
 
 
 def _add_rocm(rows: Rows, one: _Row) -> None:
-    start_ns, end_ns = (_scaled(one.get(new, one.get(old)), 1) for new, old in _ENDS)
-    launch = one.get("correlationid")
-    if "grd" in one:  # of rocprof, which tells products of three sizes
-        one = {**one, "gridsizex": one["grd"], "workgroupsizex": one.get("wgr", ""), "agentid": one.get("gpuid", "")}
-        one |= dict.fromkeys(("gridsizey", "gridsizez", "workgroupsizey", "workgroupsizez"), "1")
+    start_ns, end_ns = (_scaled(one.get(f"{end}timestamp"), 1) for end in ("start", "end"))
+    launch, stream = one.get("correlationid"), whole(one["streamid"]) if one.get("streamid") else -1
     if "kernelname" in one:
-        threads, grid = ([one.get(f"{what}size{axis}") for axis in "xyz"] for what in ("workgroup", "grid"))
+        threads, grid = ([one.get(f"{what}size{axis}", "1") for axis in "xyz"] for what in ("workgroup", "grid"))
         blocks = sizes([-(-whole(all_) // max(whole(each), 1)) for all_, each in zip(grid, threads, strict=True)])
         shared = whole(one.get("ldsblocksize", one.get("groupsegmentsize")))
-        queue, stream = whole(one.get("queueid")), whole(one["streamid"]) if one.get("streamid") else -1
+        queue = whole(one.get("queueid"))
         shape = Shape(one["kernelname"] or "unknown kernel", blocks, sizes(threads), whole(one.get("vgprcount")), shared, queue)
         rows.add_work(start_ns, end_ns, Stream(_agent(one.get("agentid")), stream, "", queue), shape, launch=launch)
     elif "direction" in one:
         direction = one["direction"]
         agent = one.get("sourceagentid") if direction.upper().endswith("HOST") else one.get("destinationagentid")
-        stream = whole(one["streamid"]) if one.get("streamid") else -1
         rows.add_work(start_ns, end_ns, Stream(_agent(agent), stream, ""), Shape(direction), COPY, 0, launch)
     else:
         kind = ANNOTATION if "MARKER" in one.get("domain", "") else HOST
@@ -124,17 +122,13 @@ def _agent(told: str | None) -> int:
 
 
 def _is_head(line: list[str]) -> bool:
-    keys = [_key(name) for name in line]
-    return (
-        ("start" in keys and ("duration" in keys or "dur" in keys))
-        or {"starttimestamp", "endtimestamp"} <= {*keys}
-        or {"beginns", "endns"} <= {*keys}
-    )
+    return any(times <= {*map(_key, line)} for times in _TIMES)
 
 
 def _key(name: str) -> str:
-    """Return the name of a column without its unit and signs."""
-    return re.sub(r"[^a-z]", "", re.sub(r"\(.*\)", "", name).lower())
+    """Return the name of a column without its unit and signs, as rocprofv3 calls it."""
+    found = re.sub(r"[^a-z]", "", re.sub(r"\(.*\)", "", name).lower())
+    return _OF_ROCPROF.get(found, found)
 
 
 def _scaled(text: str | None, factor: int) -> int | None:

@@ -29,10 +29,11 @@ ROCM_BACKEND = "rocm"
 _AGAIN = "Record with: rocprofv3 --sys-trace --output-format rocpd -- python run.py"
 _GPU = 2  # Type of an agent that is a GPU. Source: rocprofiler-sdk, ``rocprofiler_agent_type_t``
 _LONGEST_NAME = 1_000
-_WAITS = re.compile(r"StreamWait|GraphLaunch")  # Calls by which streams come to wait for each other
+_LAUNCHES = re.compile(r"hip(Ext)?(Module)?Launch\w*Kernel")
+_WAITS = re.compile(r"hip(StreamWait|GraphLaunch)")  # Calls by which streams come to wait for each other
 _SQLITE = b"SQLite format 3\0"
 _THREE = tuple("xyz")
-_AGENT = ("id", "type", "type_index", "product_name", "extdata")
+_AGENT = ("id", "type", "type_index", "product_name", "uuid", "extdata")
 _OF_TRACKS = ("agent_id", "queue_id", "stream_id", "tid")
 _DISPATCH = "start end agent_id queue_id stream_id kernel_id event_id group_segment_size"
 _DISPATCH += "".join(f" {what}_size_{axis}" for what in ("workgroup", "grid") for axis in _THREE)
@@ -47,16 +48,17 @@ def read_rocm(path: str | PathLike[str]) -> Trace:
         with Path(path).open("rb") as file:
             is_database = file.read(len(_SQLITE)) == _SQLITE
         if not is_database:
-            reader: _Rocpd | _Rpd | _Json = _Json(path)
-        else:
-            with open_report(path) as report:
-                is_rocpd = any(name.startswith("rocpd_kernel_dispatch") for name in report.tables)
-                reader = _Rocpd(report) if is_rocpd else _Rpd(report)
-        rows = reader.rows
-        name_streams(rows)
-        # Where calls of HIP are recorded, all of them are.
-        has_waits = not any(name.startswith("hip") for name in rows.names.known) or any(map(_WAITS.search, rows.names.known))
-        return rows.trace(path, reader.source, _AGAIN, backend=ROCM_BACKEND, cards=reader.cards, has_waits=has_waits)
+            return _trace_of(path, _Json(path))
+        with open_report(path) as report:
+            is_rocpd = any(name.startswith("rocpd_kernel_dispatch") for name in report.tables)
+            return _trace_of(path, _Rocpd(report) if is_rocpd else _Rpd(report))
+
+
+def _trace_of(path: str | PathLike[str], reader: _Rocpd | _Rpd | _Json) -> Trace:
+    name_streams(reader.rows)
+    calls = [*reader.rows.names.known]
+    has_waits = not any(map(_LAUNCHES.match, calls)) or any(map(_WAITS.match, calls))  # all calls of HIP are recorded, or none
+    return reader.rows.trace(path, reader.source, _AGAIN, backend=ROCM_BACKEND, cards=reader.cards, has_waits=has_waits)
 
 
 def name_streams(rows: Rows) -> None:
@@ -71,14 +73,11 @@ def name_streams(rows: Rows) -> None:
 
     def named(one: Stream) -> Stream:
         if one.number >= 0 and (has_streams or one.device not in many):
-            return Stream(one.device, one.number, f"{one.name}stream {one.number}" if one.number else _null(one.name))
+            null = NULL_STREAM + (f" of {one.name.strip()}" if one.name else "")
+            return Stream(one.device, one.number, f"{one.name}stream {one.number}" if one.number else null)
         return Stream(one.device, max(one.queue, 0), f"{one.name}queue {one.queue}" if one.queue >= 0 else f"{one.name}copies")
 
     rows.change_streams(named)
-
-
-def _null(where: str) -> str:
-    return NULL_STREAM + (f" of {where.strip()}" if where else "")
 
 
 class _Rocpd:
@@ -93,7 +92,7 @@ class _Rocpd:
             self._read(place << 40, f"process {place} " if len(suffixes) > 1 else "")
 
     def _read(self, shift: int, where: str) -> None:
-        self._strings = self._texts("string", "string")
+        self._strings, self._shift = self._texts("string", "string"), shift
         agents = self._report.facts(f"rocpd_info_agent{self._suffix}", _AGENT)
         self._agents = {_number(told, "id"): told for told in agents}
         for told in self._agents.values():
@@ -109,8 +108,8 @@ class _Rocpd:
         names = self._texts("info_kernel_symbol", "kernel_name") | self._texts("info_kernel_symbol", "display_name")
         for start, end, agent, queue, stream, kernel, event, shared, *six in self._rows("kernel_dispatch", _DISPATCH):
             blocks, threads = _blocks(six[3:], six[:3]), sizes(six[:3])
-            name = names.get(kernel, "unknown kernel")
-            shape = Shape(name, blocks, threads, shared_bytes=whole(shared), queue=max(queue, -1))
+            name, own = names.get(kernel, "unknown kernel"), queue + self._shift if queue >= 0 else -1
+            shape = Shape(name, blocks, threads, shared_bytes=whole(shared), queue=own)
             self.rows.add_work(start, end, self._stream(agent, queue, stream, where), shape, launch=launch.get(event, 0))
 
     def _copies(self, launch: Mapping[int, int], where: str) -> None:
@@ -208,13 +207,18 @@ class _Json:
                 _blocks(grid, threads),
                 sizes(threads),
                 shared_bytes=_number(info, "group_segment_size"),
-                queue=_id(info.get("queue_id")),
+                queue=shift + _id(info.get("queue_id")) if "queue_id" in info else -1,
             )
-            stream = Stream(self._device(info.get("agent_id")), _id(one.get("stream_id")), where, shape.queue)
+            stream = Stream(
+                self._ordinals.get(_handle(info.get("agent_id")), 0),
+                _id(one.get("stream_id")),
+                where,
+                _id(info.get("queue_id")),
+            )
             self.rows.add_work(*_times(one), stream, shape, launch=_launch(one, shift))
         for one in records.pop("memory_copy", []):
             agent = one.get("dst_agent_id") if _handle(one.get("dst_agent_id")) in self._ordinals else one.get("src_agent_id")
-            stream = Stream(self._device(agent), _id(one.get("stream_id")), where)
+            stream = Stream(self._ordinals.get(_handle(agent), 0), _id(one.get("stream_id")), where)
             self.rows.add_work(*_times(one), stream, Shape(self._operation(one)), COPY, one.get("bytes"), _launch(one, shift))
         for name, rows in records.items():
             self._on_host(name, rows, texts, shift, where)
@@ -236,9 +240,6 @@ class _Json:
         known = _list(self._kinds[kind].get("operations")) if type(kind) is int and 0 <= kind < len(self._kinds) else []
         return str(known[operation]) if type(operation) is int and 0 <= operation < len(known) else "unknown call"
 
-    def _device(self, agent: object) -> int:
-        return self._ordinals.get(_handle(agent), 0)
-
 
 def _tuples(columns: Columns) -> Iterator[tuple[int, ...]]:
     return zip(*(values.tolist() for values in columns.values()), strict=True)
@@ -250,7 +251,14 @@ def _card(ordinal: int, told: _Row) -> Device:
     threads = simds * waves * width
     limits = SMLimits(shared_bytes=_number(told, "lds_size_in_kb") << 10 or 65_536, threads=threads or 2_048)
     name = str(told.get("product_name") or told.get("name") or f"GPU {ordinal}")
-    return Device(name=cut_text(name), ordinal=ordinal, sm_count=min(_number(told, "cu_count"), 1 << 16), sm_limits=limits)
+    uuid = told.get("uuid")
+    return Device(
+        name=cut_text(name),
+        ordinal=ordinal,
+        uuid=cut_text(str(uuid)) if uuid and isinstance(uuid, int | str) else "",
+        sm_count=min(_number(told, "cu_count"), 1 << 16),
+        sm_limits=limits,
+    )
 
 
 def _details(told: _Row) -> _Row:

@@ -116,12 +116,9 @@ class Rows:
         backend: str,
         cards: Mapping[int, Device] | None = None,
         missing: Sequence[str] = (),
-        has_waits: bool = True,
+        has_waits: bool = True,  # Without them no stream can have waited for another
     ) -> Trace:
-        """Return the trace; raise `TraceFileError`, with what to record again, where there is nothing in it.
-
-        Without waits no stream can have waited for another.
-        """
+        """Return the trace; raise `TraceFileError`, with what to record again, where there is nothing in it."""
         work, on_host = _columns(self._work, _WORK), _columns(self._on_host, _ON_HOST)
         counts = len(work["start_ns"]), len(on_host["start_ns"])
         refused = f"; {self.refused_count:,} refused, as their times make no sense" if self.refused_count else ""
@@ -173,16 +170,9 @@ class Rows:
             card = cards.get(one.device)
             is_null = one.name.startswith(NULL_STREAM)
             where = f"{one.name} of GPU {one.device}" if is_null else f"GPU {one.device} {one.name}"
-            lanes.append(
-                Lane(
-                    name=own_name(cut_text(where if has_many else one.name), taken),
-                    device=one.device,
-                    stream=one.number,
-                    sm_count=card.sm_count if card else 0,
-                    outside=is_null,
-                    is_blocking=True if is_null else None,
-                )
-            )
+            name, sms = own_name(cut_text(where if has_many else one.name), taken), card.sm_count if card else 0
+            facts: dict[str, Any] = {"outside": True, "is_blocking": True} if is_null else {}
+            lanes.append(Lane(name=name, device=one.device, stream=one.number, sm_count=sms, **facts))
         return [*lanes, *(Lane(name=own_name(f"host: {name}", taken), kind=LaneKind.HOST) for name in self.threads.known)]
 
 

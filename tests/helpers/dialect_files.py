@@ -134,7 +134,7 @@ def rocpd(path, suffix="_0000abcd", schema=3):
     """
     tables = {
         "rocpd_string": ("id string", [(1, "HIP_RUNTIME_API"), (2, "MARKER_CORE_API"), (3, "hipLaunchKernel")]),
-        "rocpd_info_agent": ("id type type_index product_name extdata", [(1, "CPU", 0, "EPYC", "{}")]),
+        "rocpd_info_agent": ("id type type_index product_name uuid extdata", [(1, "CPU", 0, "EPYC", 0, "{}")]),
         "rocpd_info_thread": ("id tid", [(1, 4711)]),
         "rocpd_info_kernel_symbol": (
             "id kernel_name display_name",
@@ -147,7 +147,7 @@ def rocpd(path, suffix="_0000abcd", schema=3):
         ),
     }
     tables["rocpd_string"][1].extend([(4, "hipMemcpyAsync"), (5, "MEMORY_COPY_HOST_TO_DEVICE"), (6, "step")])
-    tables["rocpd_info_agent"][1].append((2, "GPU", 0, "AMD Instinct MI300X", json.dumps(AGENT)))
+    tables["rocpd_info_agent"][1].append((2, "GPU", 0, "AMD Instinct MI300X", 77, json.dumps(AGENT)))
     tables["rocpd_event"][1].extend([(5, 1, 11, 0), (6, 1, 12, 0), (7, 1, 13, 0)])
     tables["rocpd_region"][1].append((900, 9000, 1, 6, 4))
     columns = "start end agent_id queue_id stream_id kernel_id event_id group_segment_size"

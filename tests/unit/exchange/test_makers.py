@@ -152,6 +152,15 @@ def test_cards_of_two_makers_stay_two_when_traces_are_merged(tmp_path):
     assert {(lane.device, lane.name) for lane in trace.lanes if lane.kind == "stream"} >= {(1, "stream 1"), (1, "stream 2")}
 
 
+def test_uuids_of_cards_are_read(tmp_path):
+    assert gsl.load_trace(files.rocpd(tmp_path / "amd.db")).metadata.device.uuid == "77"
+    path = two_streams().write(tmp_path / "nvidia.sqlite")
+    with sqlite3.connect(path) as base:
+        base.execute("alter table TARGET_INFO_GPU add column uuid text default 'GPU-1'")
+    base.close()
+    assert gsl.load_trace(path).metadata.device.uuid == "GPU-1"
+
+
 @pytest.mark.parametrize(("uuids", "count"), [(("a", "a"), 1), (("a", "b"), 2), (("", "b"), 1)])
 def test_cards_of_one_name_are_told_apart_by_their_uuids(uuids, count):
     traces = [gsl.Trace.from_columns(start_ns=[0], end_ns=[9], stream=[name], device="H100") for name in "xy"]
