@@ -67,8 +67,7 @@ _Event: TypeAlias = tuple[int, int, int, tuple[int, ...]]
 """The fields of an event, in the order of `EVENT`."""
 # Names of enumerations are looked up each time, and steps are many.
 _ROLES = tuple(Role)
-_LAUNCH, _COPY, _UNKNOWN_WORK = Role.LAUNCH, Role.COPY, Role.UNKNOWN_WORK
-_MADE, _GONE = StepKind.MADE, StepKind.GONE
+_LAUNCH, _MADE, _GONE = Role.LAUNCH, StepKind.MADE, StepKind.GONE
 _KINDS = {int(What.MADE): _MADE, int(What.GONE): _GONE}
 _BY_CALL, _WAITED, _ASKED = int(Cause.CALL), int(What.WAITED), BlockChange(0, 0, 0, 0)
 
@@ -141,8 +140,6 @@ class _Batch:
         self.told = self.told_rows = 0
         self.parts: list[Int64Array] = []
         self.kept_rows = 0  # of those that C has written, how many are in the parts
-        # Of the stretch of work in one stream that goes on: its stream, its length, and what was told of it
-        self.stretch: tuple[int, int, set[_Row]] = (0, 0, set())
 
     def role(self, at: int) -> Role:
         """Return the role of a call."""
@@ -349,7 +346,7 @@ class AccessReader:
             self.steps.append(self._step(_STEPS[role], call, event=target))
         self._state.word += call[5]
         self._state.call += 1
-        batch.told, batch.stretch = at + 1, (0, 0, set())
+        batch.told = at + 1
 
     def _tell_graph(self, call: _Call, graph: _Graph) -> None:
         """Take a launch of a graph that was captured: it does what its nodes do."""
@@ -411,20 +408,13 @@ class AccessReader:
                     self._tell_events(events.pop(at), role, call)
                 if role in _STEPS:
                     self.steps.append(self._step(_STEPS[role], call, event=call[8]))
-                is_work = role < _UNKNOWN_WORK
-                stream, count, seen = batch.stretch
-                if not is_work or call[7] != stream:
-                    stream, count, seen = call[7], 0, set()
-                batch.stretch = stream, count + is_work, seen
-                key = (call[4], call[6], *call[8:], *(fact for row in found for fact in row))
                 touches = _touches(found)
-                if not touches or (count >= _LONG and key in seen):
+                if not touches:
                     continue
-                seen.add(key)
                 is_launch = role is _LAUNCH
                 name = self._names.get(call[8], "") if is_launch else role.name.lower()
                 self._tell_work(call, name, touches, is_known=not is_launch, hides=_hides(found))
-                if role is _COPY and not shape.stream:  # it is waited for
+                if role is Role.COPY and not shape.stream:  # it is waited for
                     self.steps.append(self._step(StepKind.SEEN_STREAM, call))
             if end < len(batch.calls):  # what was done before a call that is to come
                 self._tell_events(events.pop(end, ()), batch.role(end), batch.calls[end].tolist())
