@@ -15,6 +15,7 @@ from gpustreamlab.typing import AccessCertainty
 KEPT_EVENTS = 65_536  # Events of which it is known what they stand for; the oldest make room
 KEPT_HIDING = 20  # Functions that are named as using memory that is not seen
 _LEGACY = 0
+_WORK, _MADE, _GONE = StepKind.WORK, StepKind.MADE, StepKind.GONE  # A look into an enumeration costs more than the test
 
 
 class OutsideWork:
@@ -44,14 +45,15 @@ class OutsideWork:
     def take(self, steps: Sequence[Step], places: Sequence[str], host_ns: Sequence[int], *, is_counted: bool) -> None:
         """Take steps, the names of the ranges that they were made in, and when; work counts, or is as if it had not been."""
         for step, place, self._now_ns in zip(steps, places, host_ns, strict=True):
-            if step.kind is StepKind.WORK:
+            kind = step.kind
+            if kind is _WORK:
                 if is_counted:
                     self._work(step, place)
-            elif step.kind is StepKind.MADE:
+            elif kind is _MADE:
                 self._make(step, place)
-            elif step.kind is StepKind.GONE:
+            elif kind is _GONE:
                 self._let_go(step)
-            elif step.kind is StepKind.LOST:
+            elif kind is StepKind.LOST:
                 self._forget()
             else:
                 self._order(step)

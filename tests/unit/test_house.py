@@ -13,7 +13,7 @@ CEILINGS = {
     "analysis": (14_600, 39),
     "backends": (1_380, 5),
     "backends/cuda": (4_000, 13),
-    "backends/cuda/cupti": (4_720, 16),
+    "backends/cuda/cupti": (4_780, 16),
     "backends/sim": (4_050, 10),
     "cluster": (2_080, 7),
     "doors": (5_480, 16),

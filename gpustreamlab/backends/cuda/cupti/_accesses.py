@@ -34,7 +34,7 @@ from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED
 from gpustreamlab.backends.cuda.cupti._records import FIELD, Records
 from gpustreamlab.backends.cuda.cupti._work import demangle
 from gpustreamlab.model import ACCESS_CERTAINTIES
-from gpustreamlab.typing import AccessCertainty, Int64Array
+from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
 
 KNOWN, LEARNED, UNKNOWN = (
     ACCESS_CERTAINTIES.index(one) << CERTAINTY_SHIFT
@@ -63,6 +63,13 @@ _Row: TypeAlias = tuple[int, ...]
 """Of an access all but the call."""
 _Call: TypeAlias = tuple[int, ...]
 """The fields of a call, in the order of `CALL`."""
+_Event: TypeAlias = tuple[int, int, int, tuple[int, ...]]
+"""The fields of an event, in the order of `EVENT`."""
+# Names of enumerations are looked up each time, and steps are many.
+_ROLES = tuple(Role)
+_LAUNCH, _MADE, _GONE = Role.LAUNCH, StepKind.MADE, StepKind.GONE
+_KINDS = {int(What.MADE): _MADE, int(What.GONE): _GONE}
+_BY_CALL, _WAITED, _ASKED = int(Cause.CALL), int(What.WAITED), BlockChange(0, 0, 0, 0)
 
 
 class _Graph:
@@ -133,19 +140,59 @@ class _Batch:
         self.told = self.told_rows = 0
         self.parts: list[Int64Array] = []
         self.kept_rows = 0  # of those that C has written, how many are in the parts
-        # Of the stretch of work in one stream that goes on: its stream, its length, and what was told of it
-        self.stretch: tuple[int, int, set[_Row]] = (0, 0, set())
 
     def role(self, at: int) -> Role:
         """Return the role of a call."""
         return Role(int(self._roles[at]))
 
-    def until(self, end: int) -> Iterator[tuple[int, Role, Shape, _Call]]:
-        """Return the calls that were not told of and that say something."""
+    def until(
+        self, end: int, rows: Int64Array, eventful: Iterable[int]
+    ) -> Iterator[tuple[int, Role, Shape, _Call, list[_Row]]]:
+        """Return the calls that were not told of and that say something, with their accesses, which are the rows.
+
+        In a long stretch of work in one stream those that repeat an earlier one are left out, but for calls at which something
+        became of memory.
+        """
         some = slice(self.told, end)
         at = np.flatnonzero((self._roles[some] > 0) & (self.calls["flags"][some] & _FAILED == 0)) + self.told
-        for place, call in zip(at.tolist(), self.calls[at].tolist(), strict=True):
-            yield place, self.role(place), self._shapes[call[4]], call
+        calls, roles = self.calls[at], self._roles[at]
+        first = np.flatnonzero(np.diff(rows[0], prepend=-1))
+        lengths = np.diff(first, append=rows.shape[1])
+        order = np.argsort(calls["correlationId"], kind="stable")
+        owners = order[np.searchsorted(calls["correlationId"], rows[0][first], sorter=order)]
+        marks = _mix(calls[name].astype(np.uint64) for name in ("cbid", "flags", "stream", "object", "size"))
+        if len(first):
+            places = np.arange(rows.shape[1]) - np.repeat(first, lengths)
+            marks[owners] += np.add.reduceat(_mix((*rows[1:].astype(np.uint64), places.astype(np.uint64))), first)
+        is_kept = ~_repeats(marks, is_work=roles < Role.UNKNOWN_WORK, stream=calls["stream"]) | np.isin(at, [*eventful])
+        counts = np.zeros(len(at), np.int64)
+        counts[owners] = lengths
+        accesses = zip(*rows[1:, np.repeat(is_kept[owners], lengths)].tolist(), strict=True)
+        kept = (column[is_kept].tolist() for column in (at, roles, calls, counts))
+        for place, role, call, count in zip(*kept, strict=True):
+            yield place, _ROLES[role], self._shapes[call[4]], call, [*islice(accesses, count)]
+
+
+def _mix(columns: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """Return one number for what stands beside each other in columns."""
+    mixed = np.zeros(1, np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def _repeats(marks: NDArray[np.uint64], *, is_work: BoolArray, stream: NDArray[np.uint64]) -> BoolArray:
+    """Tell which calls do what an earlier one did in the same long stretch of work; all shapes are (n,)."""
+    begins = ~is_work
+    begins[1:] |= stream[1:] != stream[:-1]
+    stretch = np.cumsum(begins)
+    index = np.arange(len(marks))
+    behind = index - np.maximum.accumulate(np.where(begins, index, 0))
+    is_new = np.zeros(len(marks), bool)
+    is_new[np.unique(marks ^ _mix((stretch.astype(np.uint64),)), return_index=True)[1]] = True
+    repeats: BoolArray = is_work & ~is_new & (behind > _LONG)
+    return repeats
 
 
 class AccessReader:
@@ -186,8 +233,8 @@ class AccessReader:
         """Have `steps` told from now on, or no more."""
         if is_on and not self._is_followed:
             for name in ("memory", "parts"):
-                for block in self._blocks.table(name):
-                    self._tell_block(StepKind.MADE, block, Step(StepKind.MADE, stream=int(block["stream"])))
+                for block in self._blocks.table(name).tolist():
+                    self._tell_block(_MADE, block, Step(_MADE, stream=block[5]))
         self._is_followed = is_on
 
     def add_changes(self, changes: Iterable[BlockChange]) -> None:
@@ -203,7 +250,7 @@ class AccessReader:
                 memory["is_pool"][(memory["start"] <= start) & (start < memory["end"])] = 1
                 made = self._blocks.put("parts", start, size, stream=stream)
                 if self._is_followed:
-                    self._tell_block(StepKind.MADE, made, Step(StepKind.MADE, stream=stream))
+                    self._tell_block(_MADE, tuple(made.tolist()), Step(_MADE, stream=stream))
 
     def find(self, address: int) -> int:
         """Return the number of the memory that an address is in; 0 where none is known."""
@@ -299,7 +346,7 @@ class AccessReader:
             self.steps.append(self._step(_STEPS[role], call, event=target))
         self._state.word += call[5]
         self._state.call += 1
-        batch.told, batch.stretch = at + 1, (0, 0, set())
+        batch.told = at + 1
 
     def _tell_graph(self, call: _Call, graph: _Graph) -> None:
         """Take a launch of a graph that was captured: it does what its nodes do."""
@@ -352,50 +399,39 @@ class AccessReader:
         """Tell of the calls that were read since the last time."""
         end = self._state.call
         if self._is_followed:
-            events: dict[int, list[Any]] = {}
-            for event in self._blocks.take_events():
-                events.setdefault(int(event["call"]), []).append(event)
-            told = iter(rows[:, batch.told_rows : self._state.row_count].T.tolist())
-            own = next(told, None)
-            for at, role, shape, call in batch.until(end):
-                self._tell_events(events.pop(at, ()), role, call)
-                found = []
-                while own is not None and own[0] == call[3]:
-                    found.append(own[1:])
-                    own = next(told, None)
+            events: dict[int, list[_Event]] = {}
+            for event in self._blocks.take_events().tolist():
+                events.setdefault(event[0], []).append(event)
+            new_rows = rows[:, batch.told_rows : self._state.row_count]
+            for at, role, shape, call, found in batch.until(end, new_rows, events):
+                if at in events:
+                    self._tell_events(events.pop(at), role, call)
                 if role in _STEPS:
                     self.steps.append(self._step(_STEPS[role], call, event=call[8]))
-                is_work = role < Role.UNKNOWN_WORK
-                stream, count, seen = batch.stretch
-                if not is_work or call[7] != stream:
-                    stream, count, seen = call[7], 0, set()
-                batch.stretch = stream, count + is_work, seen
-                key = (call[4], call[6], *call[8:], *(fact for row in found for fact in row))
                 touches = _touches(found)
-                if not touches or (count >= _LONG and key in seen):
+                if not touches:
                     continue
-                seen.add(key)
-                name = self._names.get(call[8], "") if role is Role.LAUNCH else role.name.lower()
-                self._tell_work(call, name, touches, is_known=role is not Role.LAUNCH, hides=_hides(found))
+                is_launch = role is _LAUNCH
+                name = self._names.get(call[8], "") if is_launch else role.name.lower()
+                self._tell_work(call, name, touches, is_known=not is_launch, hides=_hides(found))
                 if role is Role.COPY and not shape.stream:  # it is waited for
                     self.steps.append(self._step(StepKind.SEEN_STREAM, call))
             if end < len(batch.calls):  # what was done before a call that is to come
                 self._tell_events(events.pop(end, ()), batch.role(end), batch.calls[end].tolist())
         batch.told, batch.told_rows = end, self._state.row_count
 
-    def _tell_events(self, events: Iterable[Any], role: Role, call: _Call) -> None:
+    def _tell_events(self, events: Iterable[_Event], role: Role, call: _Call) -> None:
         """Tell what became of memory, at a call or before it."""
-        for event in events:
-            cause = int(event["cause"])
-            if cause == Cause.CALL:
-                step = self._step(StepKind.GONE, call, is_ordered=role is Role.FREE_ASYNC)
+        for _, what, cause, block in events:
+            if cause == _BY_CALL:
+                step = self._step(_GONE, call, is_ordered=role is Role.FREE_ASYNC)
             else:
-                change = self._changes[cause] if cause >= 0 else BlockChange(0, 0, 0, 0)
-                step = Step(StepKind.MADE, change.wall_ns, stream=change.stream)
-            if event["what"] == What.WAITED:
+                change = self._changes[cause] if cause >= 0 else _ASKED
+                step = Step(_MADE, change.wall_ns, stream=change.stream)
+            if what == _WAITED:
                 self.steps.append(step._replace(kind=StepKind.SEEN_ALL))
             else:
-                self._tell_block(StepKind.MADE if event["what"] == What.MADE else StepKind.GONE, event["block"], step)
+                self._tell_block(_KINDS[what], block, step)
 
     def _tell_work(self, call: _Call, name: str, touches: tuple[StepTouch, ...], *, is_known: bool, hides: bool) -> None:
         numbers, function = (0, 0) if is_known else (call[9], call[8])
@@ -410,10 +446,10 @@ class AccessReader:
         stream = 0 if stream == _LEGACY else stream
         return Step(kind, call[0], thread, stream, not flags & _NON_BLOCKING, **more)
 
-    def _tell_block(self, kind: StepKind, block: np.void, step: Step) -> None:
-        start, size = int(block["start"]), int(block["end"] - block["start"])
-        told = step._replace(kind=kind, buffer=int(block["number"]), start=start, size_bytes=size)
-        self.steps.append(told)
+    def _tell_block(self, kind: StepKind, block: tuple[int, ...], step: Step) -> None:
+        start, end, number, *_ = block
+        size, where = end - start, (step.wall_ns, step.thread, step.stream, step.is_blocking)
+        self.steps.append(Step(kind, *where, buffer=number, start=start, size_bytes=size, is_ordered=step.is_ordered))
 
 
 def access_batch(records: Records) -> AccessBatch:
