@@ -246,7 +246,7 @@ def test_tuning_is_as_good_as_the_best_of_all_splits_and_so_is_a_climb(lab, monk
 
 @pytest.fixture
 def few_splits(monkeypatch):
-    """Three of the splits of two tasks, 32, 64 and 96 SMs for the first: what is looked at does not hang on how many there are."""
+    """Three of the splits of two tasks: 32, 64 and 96 SMs for the first. What is looked at then does not need all."""
 
     def some(*args, **options):
         plain, splits = candidates(*args, **options)
