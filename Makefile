@@ -10,7 +10,7 @@ PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-long lint types layers unit browser notebooks docs viewer gpu bench wheel release clean
+.PHONY: help demo lab test test-long test-pythons lint types layers unit browser notebooks docs viewer gpu bench wheel release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,6 +54,10 @@ browser: .venv/.dev  ## the exported page in a headless browser
 
 notebooks: .venv/.dev  ## every notebook, executed
 	$(PYTEST) $(PARALLEL) --dist=loadfile tests/notebooks
+
+test-pythons:  ## subsets of the unit and browser tests on every Python from 3.11 on that uv, pyenv or the path offers
+	scripts/install-chromium
+	python3 scripts/try_pythons.py $(VERSIONS)
 
 docs: .venv/.dev  ## the site of the documentation, in docs/_build; a warning, a link that leads nowhere included, is an error
 	rm -rf docs/reference/api

@@ -261,7 +261,7 @@ def drive(
         queue = min(queues, key=lambda one: (len(one.flying) / one.depth, len(one.host_ns)))
         if len(queue.flying) >= queue.depth:
             waiting_ns -= now()
-            _await_room(queues)
+            _await_room(queues, yields=not rig.lab.device.simulated)
             waiting_ns += now()
             continue
         with rig.lab.select(rig.twin(queue.stream)), bench.select(queue.stream):
@@ -296,13 +296,17 @@ class _Queue:
         self.flying.append(event)
 
 
-def _await_room(queues: Sequence[_Queue]) -> None:
-    """Wait until half of a queue has ended, and forget all calls that have: being asked first is no advantage."""
+def _await_room(queues: Sequence[_Queue], *, yields: bool) -> None:
+    """Wait until half of a queue has ended, and forget all calls that have: being asked first is no advantage.
+
+    A simulated device needs the host's questions for its time to go on: there, another program's turn would only take long.
+    """
     while all(2 * len(queue.flying) > queue.depth for queue in queues):
         for queue in queues:
             while queue.flying and queue.flying[0].query():
                 queue.flying.popleft()
-        time.sleep(0)
+        if yields:
+            time.sleep(0)
 
 
 def _calls_of(trace: Trace, queue: _Queue, host_share: float) -> Calls:

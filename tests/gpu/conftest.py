@@ -15,6 +15,16 @@ collect_ignore = [] if importlib.util.find_spec("quadrants") else ["test_quadran
 os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small kernels are meant here
 
 
+def pytest_configure(config):
+    """Show what cuda.core warns of from 1.3 on: that what a lost device held could not be destroyed. Tests here lose it."""
+    try:
+        from cuda import core
+    except ImportError:
+        return
+    if hasattr(core, "CUDAWarning"):
+        config.addinivalue_line("filterwarnings", "default::cuda.core.CUDAWarning")
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.parent.name == "gpu":

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import nbformat
 import pytest
 
 import gpustreamlab
-from scripts import make_release, record_gallery, run_benchmarks, run_gpu_tests, run_notebook
+from scripts import make_release, record_gallery, run_benchmarks, run_gpu_tests, run_notebook, try_pythons
 
+pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -203,3 +206,58 @@ def test_the_notes_of_a_release_are_its_part_of_the_changelog():
     assert "\n## " not in notes
     with pytest.raises(SystemExit, match="no part for 9.9"):
         make_release.notes_of("9.9")
+
+
+def test_the_conda_recipe_needs_what_the_package_needs():
+    # GIVEN the recipe, and what pip is told
+    recipe = (ROOT / "conda/meta.yaml").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    # WHEN both are read
+    run = recipe.partition("  run:\n")[2].partition("  run_constrained:")[0]
+    listed = {line.strip("- \n").replace(" ", "") for line in run.splitlines()}
+    wanted = {"python" + project["project"]["requires-python"], *project["project"]["dependencies"]}
+    # THEN they ask for the same, of the same version
+    assert {one.replace("msgspec-python", "msgspec") for one in listed} == wanted
+    assert f'version = "{gpustreamlab.__version__}"' in recipe
+    (build,) = project["build-system"]["requires"]
+    assert f"- {build.replace('>=', ' >=')}\n" in recipe
+
+
+def test_an_image_is_made_in_ten_lines_of_extras_that_there_are():
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 10
+    extras = re.search(r"\[([a-z0-9,]+)\]", "\n".join(lines))[1].split(",")
+    assert set(extras) <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+def test_the_pythons_of_this_machine_are_found_once_each(monkeypatch, tmp_path, capsys):
+    old, new, same = tmp_path / "old", tmp_path / "new", tmp_path / "same"
+    for path, text in ((old, "3 10"), (new, "3 13"), (same, "3 13")):
+        path.write_text(f"#!/bin/sh\necho {text}\n")
+        path.chmod(0o755)
+    monkeypatch.setattr(try_pythons, "_offered", lambda: map(str, (old, new, same, tmp_path / "none-such")))
+    assert try_pythons.interpreters() == {(3, 13): str(new)}
+    tried = []
+    monkeypatch.setattr(try_pythons, "try_python", lambda path, name, browser: tried.append((path, browser)) or name != "3.13")
+    assert try_pythons.main(["--no-browser"]) == 1
+    assert tried == [(str(new), False)]
+    assert capsys.readouterr().out.startswith("Python 3.13: FAILED")
+    assert try_pythons.main(["3.12"]) == 1
+    assert "No Python 3.12 here; there is 3.13." in capsys.readouterr().err
+
+
+def test_what_cuda_core_could_not_destroy_is_shown_and_other_warnings_fail(pytester):
+    (pytester.mkpydir("cuda") / "core.py").write_text("class CUDAWarning(UserWarning): pass")
+    pytester.makeini("[pytest]\nfilterwarnings = error\npythonpath = .")
+    pytester.makeconftest((ROOT / "tests/gpu/conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile(
+        """
+        import warnings
+        import pytest
+        from cuda.core import CUDAWarning
+        @pytest.mark.parametrize("kind", [CUDAWarning, UserWarning])
+        def test_it(kind):
+            warnings.warn("cuStreamDestroy failed", kind)
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, failed=1, warnings=1)

@@ -12,6 +12,7 @@ from IPython.core.error import UsageError
 from gpustreamlab.analysis import format_ns
 from gpustreamlab.errors import MeasureError, OptionError, PartitionInUseError
 from gpustreamlab.tuning import Place, fit_times, interval
+from gpustreamlab.tuning._tune import candidates
 from gpustreamlab.workloads import spin
 
 WAVE_NS = 20_000
@@ -243,6 +244,18 @@ def test_tuning_is_as_good_as_the_best_of_all_splits_and_so_is_a_climb(lab, monk
     assert climbed.best.corun.metric("makespan") <= 1.03 * best
 
 
+@pytest.fixture
+def few_splits(monkeypatch):
+    """Three of the splits of two tasks: 32, 64 and 96 SMs for the first. What is looked at then does not need all."""
+
+    def some(*args, **options):
+        plain, splits = candidates(*args, **options)
+        return plain, splits[3::4]
+
+    monkeypatch.setattr("gpustreamlab.bench.candidates", some)
+
+
+@pytest.mark.usefixtures("few_splits")
 def test_a_constraint_is_kept_or_the_nearest_is_shown(lab):
     tasks = {"a": full(lab, 6), "b": full(lab, 2)}
     kept = lab.bench.tune(tasks, constraint="b.slowdown < 1.6", repeats=4)
@@ -284,6 +297,7 @@ def sms_of_a(found):
     return found["a"].sm_count
 
 
+@pytest.mark.usefixtures("few_splits")
 def test_what_was_tuned_is_applied(lab, monkeypatch):
     tasks = {"a": full(lab, 6), "b": full(lab, 2)}
     tuning = lab.bench.tune(tasks, lambda found: -abs(found["a"].sm_count - 96), priorities=False, repeats=4)
@@ -298,6 +312,7 @@ def test_what_was_tuned_is_applied(lab, monkeypatch):
     assert lab.layout["a"].granted_sms == 96
 
 
+@pytest.mark.usefixtures("few_splits")
 def test_a_layout_whose_streams_would_lose_their_partition_is_not_replaced(lab):
     lab.partition(mine=32)
     lab.stream("busy", partition="mine")

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -19,12 +20,29 @@ MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF
 PRINT_LIBRARY = "from gpustreamlab.backends.cuda.cupti._buffers import find_library; print(find_library())"
 
 
+PIP = [sys.executable, "-m", "pip"]
+ASK = "from hatchling.build import get_requires_for_build_wheel; print(*get_requires_for_build_wheel(), sep='\\n')"
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    """Return a folder with what builds a wheel, and nothing else: as pip finds out, but once for all of them."""
+    folder = tmp_path_factory.mktemp("tools")
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    subprocess.run([*PIP, "install", "--quiet", "--target", folder, *needed], check=True)
+    environment = os.environ | {"PYTHONPATH": str(folder), "GPUSTREAMLAB_WHEEL": "aarch64"}
+    done = subprocess.run([sys.executable, "-c", ASK], cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    subprocess.run([*PIP, "install", "--quiet", "--target", folder, *done.stdout.split()], check=True)
+    return folder
+
+
 @pytest.fixture(scope="module", params=["x86_64", "aarch64", ""], ids=lambda processor: processor or "pure")
-def wheel(request, tmp_path_factory):
+def wheel(request, tools, tmp_path_factory):
     """Return a processor and its wheel, made as `make wheel` does."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
-    subprocess.run(command, check=True, env=os.environ | {"GPUSTREAMLAB_WHEEL": request.param})
+    command = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
+    environment = os.environ | {"PYTHONPATH": str(tools), "GPUSTREAMLAB_WHEEL": request.param}
+    subprocess.run(command, check=True, env=environment)
     return request.param, next(folder.glob("*.whl"))
 
 
