@@ -229,6 +229,20 @@ def test_a_file_keeps_the_end_and_its_size(record, built, tmp_path):
     assert (trace.metadata.device.name, trace.lanes[0].priority, trace.lanes[1].priority) == ("Fake GPU", 0, -1)
 
 
+def test_where_no_more_can_be_written_the_program_goes_on(record, built, tmp_path):
+    told = _stored.injection(tmp_path / "full", limit_bytes=1 << 24, last_s=None)
+    most_bytes = 60_000
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f {most_bytes // 512}; {built.program} 2000 '' 0"], env=os.environ | told, check=False
+    )
+    assert done.returncode == 5
+    (path,) = tmp_path.glob("full-*.gsl")
+    assert path.stat().st_size <= most_bytes
+    stored = _stored.read_stored(path)
+    assert stored.has_ended
+    assert "could not be written any more" in stored.notes[0]
+
+
 def test_the_last_seconds_are_kept(record, built):
     record("--last", "0.3", "-o", "run.parquet", "-q", "--", built.program, "12", "", "1000")  # of 140 ms each
     trace = gsl.load_trace("run.parquet")
@@ -285,6 +299,7 @@ def test_beside_another_injected_profiler_it_does_not_start(record, capfd, monke
 def test_what_is_cut_off_or_damaged_is_read_as_far_as_it_goes_or_refused(record, built, tmp_path):
     told = _stored.injection(tmp_path / "whole", limit_bytes=1 << 24, last_s=None)
     subprocess.run([built.program, "30"], env=os.environ | told, check=False)
+    assert told["NVTX_INJECTION64_PATH"] == built.driver  # by which CUPTI hears of NVTX ranges
     (path,) = tmp_path.glob("whole-*.gsl")
     whole, random, found = path.read_bytes(), np.random.default_rng(4), count()
     for turn in range(60):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends._activity import Activities, CallClass, StreamFacts
+from gpustreamlab.backends.cuda._nvtx import INJECTION_VARIABLE
 from gpustreamlab.backends.cuda.cupti._buffers import CALL, CALL_FIELDS, find_library
 from gpustreamlab.backends.cuda.cupti._calls import CallReader, DependencyReader, MarkerReader
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
@@ -72,6 +74,7 @@ def injection(stem: Path, *, limit_bytes: int, last_s: float | None, has_nodes: 
         raise CaptureUnavailableError(f"What the driver is to load cannot be made on this machine. {error}") from error
     return {
         "CUDA_INJECTION64_PATH": str(library),
+        INJECTION_VARIABLE: os.environ.get(INJECTION_VARIABLE) or cupti.path,
         "GPUSTREAMLAB_RECORD": str(stem),
         "GPUSTREAMLAB_RECORD_CUPTI": cupti.path,
         "GPUSTREAMLAB_RECORD_KINDS": _listed(ALL_KINDS if has_nodes else (*ALL_KINDS, RecordKind.GRAPH_TRACE)),

@@ -85,27 +85,19 @@ static uint64_t wall_ns(void)
     return read_clock(CLOCK_REALTIME);
 }
 
-/* Write a chunk of two parts; what cannot be written is not tried again. */
+/* Write a chunk of two parts; where that does not succeed, as on a full disk, nothing more is written. */
 static void write_chunk(enum chunk_kind kind, const void *first, size_t first_bytes, const void *second, size_t second_bytes)
 {
-    static const char none[8];
-    size_t bytes = first_bytes + second_bytes;
+    static char none[8];
+    size_t bytes = first_bytes + second_bytes, rest = -bytes % 8;
     struct chunk chunk = {.mark = "GSLC", .kind = kind, .bytes = bytes};
-    struct iovec parts[] = {{&chunk, sizeof chunk}, {(void *)first, first_bytes}, {(void *)second, second_bytes}, {(void *)none, -bytes % 8}};
-    uint64_t left = sizeof chunk + bytes + -bytes % 8;
-    for (int i = 0; i < 4 && head.state == GOES_ON;) {
-        ssize_t written = pwritev(file, parts + i, 4 - i, (off_t)place);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0)
-            head.state = NOT_WRITTEN;
-        else
-            place += written, left -= written;
-        for (; i < 4 && written >= (ssize_t)parts[i].iov_len; i++)
-            written -= parts[i].iov_len;
-        if (i < 4)
-            parts[i].iov_base = (char *)parts[i].iov_base + written, parts[i].iov_len -= written;
-    }
+    struct iovec parts[] = {{&chunk, sizeof chunk}, {(void *)first, first_bytes}, {(void *)second, second_bytes}, {none, rest}};
+    if (head.state != GOES_ON)
+        return;
+    if (pwritev(file, parts, 4, (off_t)place) == (ssize_t)(sizeof chunk + bytes + rest))
+        place += sizeof chunk + bytes + rest;
+    else
+        head.state = NOT_WRITTEN;
 }
 
 static void write_head(void)
