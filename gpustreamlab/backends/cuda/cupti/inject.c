@@ -71,7 +71,7 @@ static uint8_t kept[1 << 20]; /* records of contexts and streams: each segment h
 static size_t kept_bytes;
 static char problem[256];
 static _Atomic int is_over;
-static int knows_devices;
+static int has_begun, knows_devices;
 
 static uint64_t read_clock(clockid_t clock)
 {
@@ -253,7 +253,7 @@ static void drain(void)
             give_back(buffer);
         }
         if ((count = take_calls(calls, MOST_CALLS, &no_words, 0)))
-            write_chunk(CALLS, calls, count * CALL_BYTES, NULL, 0);
+            has_begun = 1, write_chunk(CALLS, calls, count * CALL_BYTES, NULL, 0);
     } while (buffer || count);
     if (!cupti.dropped || cupti.dropped(NULL, 0, &dropped))
         dropped = 0;
@@ -275,7 +275,8 @@ static void *write_on(void *unused)
         pthread_mutex_lock(&lock);
         if (is_over)
             break;
-        if (read_clock(CLOCK_MONOTONIC) - flushed_ns > FLUSH_MS * 1000000u)
+        /* Not while the driver is still being initialised: nothing is there, and the two might wait for each other. */
+        if ((has_begun || problem[0]) && read_clock(CLOCK_MONOTONIC) - flushed_ns > FLUSH_MS * 1000000u)
             flush(), drain(), write_head();
         else
             drain();
