@@ -78,6 +78,8 @@ def record(options: argparse.Namespace) -> int:
     page = Path(options.page or f"{name}.html").absolute()
     output = None if options.output is None else Path(options.output).absolute()
     check_files(page, output, is_forced=options.force)
+    if not os.access(page.parent, os.W_OK):
+        raise OptionError(f"Nothing can be written in {shown(page.parent)!r}. Name another folder: --page /tmp/run.html")
     # The number of this process, so that files of another run are not taken for these.
     stem = page.with_name(f"{name}-{os.getpid()}")
     has_nodes, limit_bytes = options.graphs == "nodes", max(LEAST_LIMIT_MB, options.limit) << 20
@@ -129,4 +131,10 @@ def _report(stem: Path, name: str, page: Path, output: Path | None, *, is_quiet:
         say(f"gpustreamlab: {name}: nothing was recorded: {' '.join(why)}")
     write_traces(traces, name, page, output, part="process", is_quiet=is_quiet)
     for path in files:
-        path.unlink(missing_ok=True)
+        pid = path.stem.removeprefix(f"{stem.name}-").partition("-")[0]
+        if Path(f"/proc/{pid}").exists():  # a server, whose command has ended
+            say(
+                f"gpustreamlab: process {pid} goes on, and so does {shown(path)}. Take the last seconds: gpustreamlab snap {pid}"
+            )
+        else:
+            path.unlink(missing_ok=True)

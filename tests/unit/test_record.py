@@ -268,6 +268,17 @@ def test_a_program_that_goes_on_is_read_as_sessions_are(record, built, tmp_path)
         process.communicate("\n")
 
 
+def test_what_outlives_the_command_goes_on_being_recorded(record, built, tmp_path, capfd):
+    assert record("-o", "run.parquet", "--", "sh", "-c", f"(sleep 30 | exec {built.program} 3 wait) & sleep 1") == 0
+    said = capfd.readouterr().err
+    pid = int(said.partition("gpustreamlab: process ")[2].partition(" ")[0])
+    try:
+        assert f"gpustreamlab snap {pid}" in said
+        assert kernels(gsl.load_trace("run.parquet")) == kernels(_running.take(pid)[0]) == 3
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_signals_go_to_the_program(record, built, capfd):
     threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
     before = signal.getsignal(signal.SIGTERM)
@@ -282,6 +293,7 @@ def test_signals_go_to_the_program(record, built, capfd):
         ([], 2, "no command to record"),
         (["--last", "0", "--", "true"], 2, "--last is 0"),
         (["-o", "run.xyz", "--", "true"], 2, "run.xyz"),
+        (["--page", "not-there/run.html", "--", "true"], 2, "Nothing can be written"),
         (["--", "./not-there"], 127, "cannot be run: No such file"),
     ],
 )
