@@ -133,8 +133,6 @@ def _report(stem: Path, name: str, page: Path, output: Path | None, *, is_quiet:
     for path in files:
         pid = path.stem.removeprefix(f"{stem.name}-").partition("-")[0]
         if Path(f"/proc/{pid}").exists():  # a server, whose command has ended
-            say(
-                f"gpustreamlab: process {pid} goes on, and so does {shown(path)}. Take the last seconds: gpustreamlab snap {pid}"
-            )
+            say(f"gpustreamlab: process {pid} goes on, and is recorded. Its last seconds: gpustreamlab snap {pid}")
         else:
             path.unlink(missing_ok=True)
