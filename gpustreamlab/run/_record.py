@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gpustreamlab._util.host import host_id
 from gpustreamlab.backends.cuda.cupti._stored import injection
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.run._written import check_files, say, shown, write_traces
@@ -123,7 +124,7 @@ def _report(stem: Path, name: str, page: Path, output: Path | None, *, is_quiet:
     for path in files:
         try:
             trace = load_trace(path)
-            traces.append(replace(trace, metadata=replace(trace.metadata, title=name)))
+            traces.append(replace(trace, metadata=replace(trace.metadata, title=name, host=host_id())))
         except TraceFileError as error:  # of a process that only asked which GPUs there are, too
             empty.append(str(error))
     if not traces:

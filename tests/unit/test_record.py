@@ -188,7 +188,11 @@ def test_each_process_has_its_trace_and_one_that_becomes_another_program_a_furth
     assert (
         record("-o", "run.parquet", "--", "sh", "-c", f"{built.program} 3; {built.program} 4; {built.program} 1 nothing") == 0
     )
-    assert [kernels(gsl.load_trace(name)) for name in ("run.parquet", "run-2.parquet")] == [3, 4]
+    traces = [gsl.load_trace(name) for name in ("run.parquet", "run-2.parquet")]
+    assert [*map(kernels, traces)] == [3, 4]
+    merged = gsl.merge(traces, processes=[0, 1])
+    first, second = (merged.kind == KERNEL) & (np.array([lane.process for lane in merged.lanes])[merged.lane] == 0), merged.kind
+    assert (kernels(merged), merged.end_ns[first].max() < merged.start_ns[(second == KERNEL) & ~first].min()) == (7, True)
     assert "sh, process 2 of 2: 4 kernels" in capfd.readouterr().err
 
     record("-o", "exec.parquet", "--page", "exec.html", "-q", "--", built.program, "7", "exec")
