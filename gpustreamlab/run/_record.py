@@ -42,7 +42,7 @@ def add_record_parser(commands: Any) -> None:
     parser.add_argument(
         "--limit",
         type=int,
-        default=1024,
+        default=512,
         metavar="MB",
         help="size of the file of each process (default: %(default)s); what is older makes room",
     )

@@ -35,6 +35,7 @@ PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 int cuInit(unsigned), fake_stream(int);
@@ -63,6 +64,11 @@ int main(int count, char **words)
     }
     if (!strcmp(how, "graph"))
         fake_graph(work, 50000);
+    if (!strcmp(how, "gone")) {
+        char *name = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        fake_launch(work, strcpy(name, "unloaded"), 1000);
+        munmap(name, 4096);
+    }
     printf("done\n");
     fflush(stdout);
     if (!strcmp(how, "fork") && !fork())
@@ -176,6 +182,12 @@ def test_what_a_killed_program_did_is_kept_and_the_status_is_that_of_shells(reco
 def test_what_a_reset_of_the_device_would_take_is_read_before(record, built):
     record("-o", "run.parquet", "-q", "--", built.program, "10", "reset")
     assert kernels(gsl.load_trace("run.parquet")) == 10
+
+
+def test_a_name_that_is_gone_ends_no_program(record, built):
+    assert record("-o", "run.parquet", "-q", "--", built.program, "2", "gone") == 5
+    trace = gsl.load_trace("run.parquet")
+    assert [trace.names[code] for code in trace.name[trace.kind == KERNEL].tolist()] == ["relu", "gemm", "(unknown kernel)"]
 
 
 def test_a_forked_child_leaves_the_file_alone(record, built):
