@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from os import PathLike
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpustreamlab.recorder import DEPENDENCY_COLUMNS, HOST_WAITS, cut_text
 from gpustreamlab.typing import Int64Array, LaneKind
 
 _GARBAGE = (ValueError, KeyError, IndexError, OverflowError)  # What damaged bytes raise
+_NUMBERS = re.compile(r"(-\d+)+$")  # Of processes, behind a program's name
 _WORK = ("start_ns", "end_ns", "kind", "name", "detail", "correlation", "size_bytes")
 _CALLS = ("start_ns", "end_ns", "name", "correlation", "size_bytes", "thread")
 
@@ -69,7 +71,12 @@ def _frame(stored: Stored, path: str) -> Frame:
         least_step_ns=max(1, stored.clock_error_ns),
         is_in_us=False,
         missing=stored.notes,
-        facts={"recovery_note": note, "dropped_spans": stored.dropped_count, "dropped_records": stored.dropped_count},
+        facts={
+            "title": _NUMBERS.sub("", Path(path).stem),
+            "recovery_note": note,
+            "dropped_spans": stored.dropped_count,
+            "dropped_records": stored.dropped_count,
+        },
     )
 
 

@@ -124,7 +124,7 @@ def _report(stem: Path, name: str, page: Path, output: Path | None, *, is_quiet:
     for path in files:
         try:
             trace = load_trace(path)
-            traces.append(replace(trace, metadata=replace(trace.metadata, title=name, host=host_id())))
+            traces.append(replace(trace, metadata=replace(trace.metadata, host=host_id())))
         except TraceFileError as error:  # of a process that only asked which GPUs there are, too
             empty.append(str(error))
     if not traces:

@@ -280,7 +280,7 @@ def test_a_program_that_goes_on_is_read_as_sessions_are(record, built, tmp_path)
                 if kernels(trace) == 9:
                     break
         assert kernels(trace) == 9
-        assert "which went on" in trace.metadata.recovery_note
+        assert (trace.metadata.title, "which went on" in trace.metadata.recovery_note) == ("on", True)
         process.communicate("\n")
 
 
