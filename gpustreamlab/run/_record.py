@@ -36,7 +36,7 @@ def add_record_parser(commands: Any) -> None:
         usage="gpustreamlab record [options] -- COMMAND [ARGUMENT ...]",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json, run.pftrace, ...")
-    parser.add_argument("--page", metavar="NAME.html", help="the page; by default the command's name, in this folder")
+    parser.add_argument("--page", metavar="NAME.html", help="the page; by default the program's name, in this folder")
     parser.add_argument("--force", action="store_true", help="replace these files where they exist")
     parser.add_argument("--last", type=float, metavar="SECONDS", help="keep only the last seconds")
     parser.add_argument(
@@ -75,7 +75,7 @@ def record(options: argparse.Namespace) -> int:
         raise OptionError(
             "CUDA_INJECTION64_PATH is set: another profiler records already, and CUPTI serves one. Run without it."
         )
-    name = Path(command[0]).stem or "program"
+    name = Path(next((word for word in command if word.endswith(".py")), command[0])).stem or "program"
     page = Path(options.page or f"{name}.html").absolute()
     output = None if options.output is None else Path(options.output).absolute()
     check_files(page, output, is_forced=options.force)

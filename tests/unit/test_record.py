@@ -211,6 +211,12 @@ def test_each_process_has_its_trace_and_one_that_becomes_another_program_a_furth
     assert kernels(gsl.load_trace("exec.parquet")) == 7
 
 
+def test_a_script_gives_its_name(record, built):
+    Path("train.py").write_text(f"import subprocess\nsubprocess.run([{built.program!r}, '2'])\n")
+    assert record("-q", "--", sys.executable, "-u", "train.py") == 0
+    assert Path("train.html").exists()
+
+
 def test_a_program_without_cuda_is_said_to_have_nothing(record, built, capfd):
     assert record("--", built.program, "1", "nothing") == 0
     assert "nothing was recorded: it made no call of CUDA" in capfd.readouterr().err
