@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from os import PathLike
 from pathlib import Path
@@ -11,28 +12,27 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import EVERY_STREAM, THE_HOST
 from gpustreamlab.backends.cuda.cupti._stored import Stored, read_stored
-from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._frame import ANNOTATION, HOST, Columns, Frame, add_launches, own_name
+from gpustreamlab.errors import TraceError, TraceFileError
+from gpustreamlab.exchange._frame import ANNOTATION, HOST, Columns, Frame, add_launches, own_name, reading
 from gpustreamlab.model import Lane, Partition, Trace
 from gpustreamlab.recorder import DEPENDENCY_COLUMNS, HOST_WAITS, cut_text
 from gpustreamlab.typing import Int64Array, LaneKind
 
+_GARBAGE = (ValueError, KeyError, IndexError, OverflowError)  # What damaged bytes raise
+_NUMBERS = re.compile(r"(-\d+)+$")  # Of processes, behind a program's name
 _WORK = ("start_ns", "end_ns", "kind", "name", "detail", "correlation", "size_bytes")
 _CALLS = ("start_ns", "end_ns", "name", "correlation", "size_bytes", "thread")
 
 
 def read_record(path: str | PathLike[str]) -> Trace:
     """Read what ``gpustreamlab record`` has written so far; see `gpustreamlab.load_trace`."""
-    try:
+    with reading(path, "a recording", "Record again: gpustreamlab record -- COMMAND", TraceError, *_GARBAGE):
         stored = read_stored(Path(path))
-    except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:
-        raise TraceFileError(f"{str(path)!r} cannot be read as a recording: {error}. Nothing of it can be used.") from error
-    told = stored.activities
-    if not (len(told.work) or len(told.calls) or len(told.annotations)):
-        raise TraceFileError(
-            f"{str(path)!r} holds nothing yet: no kernel, copy or call.{''.join(f' {one}' for one in stored.notes)}"
-        )
-    return _frame(stored, str(path)).trace()
+        told = stored.activities
+        if not (len(told.work) or len(told.calls) or len(told.annotations)):
+            notes = "".join(f" {one}" for one in stored.notes)
+            raise TraceFileError(f"{str(path)!r} holds nothing yet: no kernel, copy or call.{notes}")
+        return _frame(stored, str(path)).trace()
 
 
 def _frame(stored: Stored, path: str) -> Frame:
@@ -71,7 +71,12 @@ def _frame(stored: Stored, path: str) -> Frame:
         least_step_ns=max(1, stored.clock_error_ns),
         is_in_us=False,
         missing=stored.notes,
-        facts={"recovery_note": note, "dropped_spans": stored.dropped_count, "dropped_records": stored.dropped_count},
+        facts={
+            "title": _NUMBERS.sub("", Path(path).stem),
+            "recovery_note": note,
+            "dropped_spans": stored.dropped_count,
+            "dropped_records": stored.dropped_count,
+        },
     )
 
 

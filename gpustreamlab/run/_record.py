@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gpustreamlab._util.host import host_id
 from gpustreamlab.backends.cuda.cupti._stored import injection
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.run._written import check_files, say, shown, write_traces
@@ -35,13 +36,13 @@ def add_record_parser(commands: Any) -> None:
         usage="gpustreamlab record [options] -- COMMAND [ARGUMENT ...]",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json, run.pftrace, ...")
-    parser.add_argument("--page", metavar="NAME.html", help="the page; by default the command's name, in this folder")
+    parser.add_argument("--page", metavar="NAME.html", help="the page; by default the program's name, in this folder")
     parser.add_argument("--force", action="store_true", help="replace these files where they exist")
     parser.add_argument("--last", type=float, metavar="SECONDS", help="keep only the last seconds")
     parser.add_argument(
         "--limit",
         type=int,
-        default=1024,
+        default=512,
         metavar="MB",
         help="size of the file of each process (default: %(default)s); what is older makes room",
     )
@@ -74,10 +75,12 @@ def record(options: argparse.Namespace) -> int:
         raise OptionError(
             "CUDA_INJECTION64_PATH is set: another profiler records already, and CUPTI serves one. Run without it."
         )
-    name = Path(command[0]).stem or "program"
+    name = Path(next((word for word in command if word.endswith(".py")), command[0])).stem or "program"
     page = Path(options.page or f"{name}.html").absolute()
     output = None if options.output is None else Path(options.output).absolute()
     check_files(page, output, is_forced=options.force)
+    if not os.access(page.parent, os.W_OK):
+        raise OptionError(f"Nothing can be written in {shown(page.parent)!r}. Name another folder: --page /tmp/run.html")
     # The number of this process, so that files of another run are not taken for these.
     stem = page.with_name(f"{name}-{os.getpid()}")
     has_nodes, limit_bytes = options.graphs == "nodes", max(LEAST_LIMIT_MB, options.limit) << 20
@@ -121,7 +124,7 @@ def _report(stem: Path, name: str, page: Path, output: Path | None, *, is_quiet:
     for path in files:
         try:
             trace = load_trace(path)
-            traces.append(replace(trace, metadata=replace(trace.metadata, title=name)))
+            traces.append(replace(trace, metadata=replace(trace.metadata, host=host_id())))
         except TraceFileError as error:  # of a process that only asked which GPUs there are, too
             empty.append(str(error))
     if not traces:
@@ -129,4 +132,8 @@ def _report(stem: Path, name: str, page: Path, output: Path | None, *, is_quiet:
         say(f"gpustreamlab: {name}: nothing was recorded: {' '.join(why)}")
     write_traces(traces, name, page, output, part="process", is_quiet=is_quiet)
     for path in files:
-        path.unlink(missing_ok=True)
+        pid = path.stem.removeprefix(f"{stem.name}-").partition("-")[0]
+        if Path(f"/proc/{pid}").exists():  # a server, whose command has ended
+            say(f"gpustreamlab: process {pid} goes on, and is recorded. Its last seconds: gpustreamlab snap {pid}")
+        else:
+            path.unlink(missing_ok=True)

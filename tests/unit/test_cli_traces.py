@@ -204,7 +204,7 @@ def test_help_tells_files_and_formats(capsys, command):
         cli.main([command, "-h"])
     assert caught.value.code == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "auto (by its first bytes), parquet, spool, html, kineto, chrome, nsys, perfetto" in out
+    assert "auto (by its first bytes), parquet, spool, record, html, kineto, chrome, nsys, perfetto" in out
     assert ("No port is opened" if command == "view" else ".pftrace, .pftrace.gz, .json") in out
 
 

@@ -18,7 +18,7 @@ CEILINGS = {
     "cluster": (2_080, 7),
     "doors": (5_480, 16),
     "draw": (5_430, 15),
-    "exchange": (6_090, 24),
+    "exchange": (6_110, 24),
     "memory": (1_710, 6),
     "model": (3_010, 9),
     "notebook": (3_020, 11),

@@ -35,6 +35,7 @@ PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 int cuInit(unsigned), fake_stream(int);
@@ -63,6 +64,11 @@ int main(int count, char **words)
     }
     if (!strcmp(how, "graph"))
         fake_graph(work, 50000);
+    if (!strcmp(how, "gone")) {
+        char *name = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        fake_launch(work, strcpy(name, "unloaded"), 1000);
+        munmap(name, 4096);
+    }
     printf("done\n");
     fflush(stdout);
     if (!strcmp(how, "fork") && !fork())
@@ -178,6 +184,12 @@ def test_what_a_reset_of_the_device_would_take_is_read_before(record, built):
     assert kernels(gsl.load_trace("run.parquet")) == 10
 
 
+def test_a_name_that_is_gone_ends_no_program(record, built):
+    assert record("-o", "run.parquet", "-q", "--", built.program, "2", "gone") == 5
+    trace = gsl.load_trace("run.parquet")
+    assert [trace.names[code] for code in trace.name[trace.kind == KERNEL].tolist()] == ["relu", "gemm", "(unknown kernel)"]
+
+
 def test_a_forked_child_leaves_the_file_alone(record, built):
     record("-o", "run.parquet", "-q", "--", built.program, "10", "fork")
     trace = gsl.load_trace("run.parquet")
@@ -188,11 +200,21 @@ def test_each_process_has_its_trace_and_one_that_becomes_another_program_a_furth
     assert (
         record("-o", "run.parquet", "--", "sh", "-c", f"{built.program} 3; {built.program} 4; {built.program} 1 nothing") == 0
     )
-    assert [kernels(gsl.load_trace(name)) for name in ("run.parquet", "run-2.parquet")] == [3, 4]
+    traces = [gsl.load_trace(name) for name in ("run.parquet", "run-2.parquet")]
+    assert [*map(kernels, traces)] == [3, 4]
+    merged = gsl.merge(traces, processes=[0, 1])
+    first, second = (merged.kind == KERNEL) & (np.array([lane.process for lane in merged.lanes])[merged.lane] == 0), merged.kind
+    assert (kernels(merged), merged.end_ns[first].max() < merged.start_ns[(second == KERNEL) & ~first].min()) == (7, True)
     assert "sh, process 2 of 2: 4 kernels" in capfd.readouterr().err
 
     record("-o", "exec.parquet", "--page", "exec.html", "-q", "--", built.program, "7", "exec")
     assert kernels(gsl.load_trace("exec.parquet")) == 7
+
+
+def test_a_script_gives_its_name(record, built):
+    Path("train.py").write_text(f"import subprocess\nsubprocess.run([{built.program!r}, '2'])\n")
+    assert record("-q", "--", sys.executable, "-u", "train.py") == 0
+    assert Path("train.html").exists()
 
 
 def test_a_program_without_cuda_is_said_to_have_nothing(record, built, capfd):
@@ -229,6 +251,20 @@ def test_a_file_keeps_the_end_and_its_size(record, built, tmp_path):
     assert (trace.metadata.device.name, trace.lanes[0].priority, trace.lanes[1].priority) == ("Fake GPU", 0, -1)
 
 
+def test_where_no_more_can_be_written_the_program_goes_on(record, built, tmp_path):
+    told = _stored.injection(tmp_path / "full", limit_bytes=1 << 24, last_s=None)
+    most_bytes = 60_000
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f {most_bytes // 512}; {built.program} 2000 '' 0"], env=os.environ | told, check=False
+    )
+    assert done.returncode == 5
+    (path,) = tmp_path.glob("full-*.gsl")
+    assert path.stat().st_size <= most_bytes
+    stored = _stored.read_stored(path)
+    assert stored.has_ended
+    assert "could not be written any more" in stored.notes[0]
+
+
 def test_the_last_seconds_are_kept(record, built):
     record("--last", "0.3", "-o", "run.parquet", "-q", "--", built.program, "12", "", "1000")  # of 140 ms each
     trace = gsl.load_trace("run.parquet")
@@ -250,8 +286,19 @@ def test_a_program_that_goes_on_is_read_as_sessions_are(record, built, tmp_path)
                 if kernels(trace) == 9:
                     break
         assert kernels(trace) == 9
-        assert "which went on" in trace.metadata.recovery_note
+        assert (trace.metadata.title, "which went on" in trace.metadata.recovery_note) == ("on", True)
         process.communicate("\n")
+
+
+def test_what_outlives_the_command_goes_on_being_recorded(record, built, tmp_path, capfd):
+    assert record("-o", "run.parquet", "--", "sh", "-c", f"(sleep 30 | exec {built.program} 3 wait) & sleep 1") == 0
+    said = capfd.readouterr().err
+    pid = int(said.partition("gpustreamlab: process ")[2].partition(" ")[0])
+    try:
+        assert f"gpustreamlab snap {pid}" in said
+        assert kernels(gsl.load_trace("run.parquet")) == kernels(_running.take(pid)[0]) == 3
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_signals_go_to_the_program(record, built, capfd):
@@ -268,6 +315,7 @@ def test_signals_go_to_the_program(record, built, capfd):
         ([], 2, "no command to record"),
         (["--last", "0", "--", "true"], 2, "--last is 0"),
         (["-o", "run.xyz", "--", "true"], 2, "run.xyz"),
+        (["--page", "not-there/run.html", "--", "true"], 2, "Nothing can be written"),
         (["--", "./not-there"], 127, "cannot be run: No such file"),
     ],
 )
@@ -285,6 +333,7 @@ def test_beside_another_injected_profiler_it_does_not_start(record, capfd, monke
 def test_what_is_cut_off_or_damaged_is_read_as_far_as_it_goes_or_refused(record, built, tmp_path):
     told = _stored.injection(tmp_path / "whole", limit_bytes=1 << 24, last_s=None)
     subprocess.run([built.program, "30"], env=os.environ | told, check=False)
+    assert told["NVTX_INJECTION64_PATH"] == built.driver  # by which CUPTI hears of NVTX ranges
     (path,) = tmp_path.glob("whole-*.gsl")
     whole, random, found = path.read_bytes(), np.random.default_rng(4), count()
     for turn in range(60):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends._activity import Activities, CallClass, StreamFacts
+from gpustreamlab.backends.cuda._nvtx import INJECTION_VARIABLE
 from gpustreamlab.backends.cuda.cupti._buffers import CALL, CALL_FIELDS, find_library
 from gpustreamlab.backends.cuda.cupti._calls import CallReader, DependencyReader, MarkerReader
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
@@ -37,7 +38,6 @@ _READINGS = 3  # How often a file is read that goes on and lets go of its beginn
 class Stored(NamedTuple):
     """What a process did, as far as its file has it."""
 
-    pid: int
     source: str
     activities: Activities
     """Times are the wall clock's; a dependency's contexts and streams are CUPTI's."""
@@ -72,6 +72,7 @@ def injection(stem: Path, *, limit_bytes: int, last_s: float | None, has_nodes: 
         raise CaptureUnavailableError(f"What the driver is to load cannot be made on this machine. {error}") from error
     return {
         "CUDA_INJECTION64_PATH": str(library),
+        INJECTION_VARIABLE: os.environ.get(INJECTION_VARIABLE) or cupti.path,
         "GPUSTREAMLAB_RECORD": str(stem),
         "GPUSTREAMLAB_RECORD_CUPTI": cupti.path,
         "GPUSTREAMLAB_RECORD_KINDS": _listed(ALL_KINDS if has_nodes else (*ALL_KINDS, RecordKind.GRAPH_TRACE)),
@@ -95,28 +96,23 @@ def read_stored(path: Path) -> Stored:
         If there is nothing in it that can be read.
     """
     for _ in range(_READINGS):
-        data = np.frombuffer(_mapped(path), np.uint8)
-        head = data[: _HEAD.itemsize].view(_HEAD)[0]
-        parts: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
-        for kind, part in _chunks(data, int(head["begin"])):
-            parts[kind].append(part)
-        again = np.fromfile(path, _HEAD, 1)[0]
-        if again["begin"] == head["begin"]:
-            break
-    if again["magic"] != MAGIC:
-        raise ValueError("it is of another version of gpustreamlab")
-    return _Reader(again, parts).stored()
-
-
-def _mapped(path: Path) -> mmap.mmap | bytes:
-    with path.open("rb") as file:
-        if path.stat().st_size < _HEAD.itemsize:
+        head = np.fromfile(path, _HEAD, 1)
+        if not len(head):
             raise ValueError("it was cut off before anything was in it")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        data = np.fromfile(path, np.uint8, offset=int(head["begin"][0]))
+        if np.fromfile(path, _HEAD, 1)["begin"] == head["begin"]:
+            break
+    if head["magic"][0] != MAGIC:
+        raise ValueError("it is of another version of gpustreamlab")
+    parts: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+    for kind, part in _chunks(data):
+        parts[kind].append(part)
+    return _Reader(head[0], parts).stored()
 
 
-def _chunks(data: NDArray[np.uint8], place: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+def _chunks(data: NDArray[np.uint8]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Yield the kind and the bytes of each chunk, up to one that was cut off."""
+    place = 0
     while place + _CHUNK.itemsize <= len(data):
         chunk = data[place : place + _CHUNK.itemsize].view(_CHUNK)[0]
         begin = place + _CHUNK.itemsize
@@ -187,7 +183,6 @@ class _Reader:
         )
         where = self._context_devices()
         return Stored(
-            pid=int(self._head["pid"]),
             source=f"CUPTI (API {self._head['version']}), injected",
             activities=activities,
             streams=self._streams(activities, where),

@@ -1,9 +1,9 @@
 /* Records a program that knows nothing of it: the driver loads this library where CUDA_INJECTION64_PATH names it, and calls
  * InitializeInjection before the first call of CUDA returns. No Python is in here: any program can be recorded.
  *
- * What CUPTI tells goes into a file as it is, chunk by chunk, while the program goes on; _stored.py reads it. Texts that records
- * point to are written beside them, once a segment, and the pointer becomes the text's number. A file has a bound: it is a row of
- * segments, each readable alone, and the oldest are punched out of the file, so that its end is what is kept.
+ * What CUPTI tells goes into a file as it is, chunk by chunk, while the program goes on; _stored.py reads it. Texts that
+ * records point to are written beside them, once a segment, and the pointer becomes the text's number. A file has a bound: it
+ * is a row of segments, each readable alone, and the oldest are punched out of it, so that its end is what is kept.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -71,7 +71,7 @@ static uint8_t kept[1 << 20]; /* records of contexts and streams: each segment h
 static size_t kept_bytes;
 static char problem[256];
 static _Atomic int is_over;
-static int knows_devices;
+static int has_begun, knows_devices;
 
 static uint64_t read_clock(clockid_t clock)
 {
@@ -85,27 +85,19 @@ static uint64_t wall_ns(void)
     return read_clock(CLOCK_REALTIME);
 }
 
-/* Write a chunk of two parts; what cannot be written is not tried again. */
+/* Write a chunk of two parts; where that does not succeed, as on a full disk, nothing more is written. */
 static void write_chunk(enum chunk_kind kind, const void *first, size_t first_bytes, const void *second, size_t second_bytes)
 {
-    static const char none[8];
-    size_t bytes = first_bytes + second_bytes;
+    static char none[8];
+    size_t bytes = first_bytes + second_bytes, rest = -bytes % 8;
     struct chunk chunk = {.mark = "GSLC", .kind = kind, .bytes = bytes};
-    struct iovec parts[] = {{&chunk, sizeof chunk}, {(void *)first, first_bytes}, {(void *)second, second_bytes}, {(void *)none, -bytes % 8}};
-    uint64_t left = sizeof chunk + bytes + -bytes % 8;
-    for (int i = 0; i < 4 && head.state == GOES_ON;) {
-        ssize_t written = pwritev(file, parts + i, 4 - i, (off_t)place);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0)
-            head.state = NOT_WRITTEN;
-        else
-            place += written, left -= written;
-        for (; i < 4 && written >= (ssize_t)parts[i].iov_len; i++)
-            written -= parts[i].iov_len;
-        if (i < 4)
-            parts[i].iov_base = (char *)parts[i].iov_base + written, parts[i].iov_len -= written;
-    }
+    struct iovec parts[] = {{&chunk, sizeof chunk}, {(void *)first, first_bytes}, {(void *)second, second_bytes}, {none, rest}};
+    if (head.state != GOES_ON)
+        return;
+    if (pwritev(file, parts, 4, (off_t)place) == (ssize_t)(sizeof chunk + bytes + rest))
+        place += sizeof chunk + bytes + rest;
+    else
+        head.state = NOT_WRITTEN;
 }
 
 static void write_head(void)
@@ -114,24 +106,42 @@ static void write_head(void)
 }
 
 /* Texts that this segment has, by a hash of 64 bits, which is their number; 0 is none. */
-enum { TEXTS = 1 << 16, MOST_OF_TEXT = 1 << 16 };
+enum { TEXTS = 1 << 16, MOST_OF_TEXT = 1 << 16, PAGE = 4096 };
 static uint64_t texts[TEXTS], text_count;
+static int memory = -1; /* /proc/self/mem: where a text is gone, reading it is an error, and not the program's end */
+static struct {
+    const char *text;
+    uint64_t number;
+} seen[PAGE]; /* in this buffer */
 
-static uint64_t number_of(const char *text)
+static size_t read_text(const char *text, char *into)
 {
-    if (!text)
-        return 0;
-    size_t bytes = strnlen(text, MOST_OF_TEXT), at = 0;
+    size_t bytes = 0, length;
+    while (bytes < MOST_OF_TEXT) {
+        size_t part = PAGE - ((uintptr_t)text + bytes) % PAGE, left = MOST_OF_TEXT - bytes;
+        ssize_t got = pread(memory, into + bytes, part < left ? part : left, (off_t)((uintptr_t)text + bytes));
+        if (got <= 0)
+            break;
+        bytes += length = strnlen(into + bytes, (size_t)got);
+        if (length < (size_t)got)
+            break;
+    }
+    return bytes;
+}
+
+static uint64_t number_of(const char *pointer)
+{
+    static char text[MOST_OF_TEXT + 8];
+    size_t bytes = read_text(pointer, text), slot;
     uint64_t number = bytes, word;
-    for (; at < bytes; at += 8) {
-        word = 0;
-        memcpy(&word, text + at, bytes - at < 8 ? bytes - at : 8);
+    memset(text + bytes, 0, 8);
+    for (size_t at = 0; at < bytes; at += 8) {
+        memcpy(&word, text + at, 8);
         number = (number ^ word) * 0x9E3779B97F4A7C15u;
         number ^= number >> 32;
     }
     number += !number;
-    size_t slot = number % TEXTS;
-    for (; texts[slot]; slot = (slot + 1) % TEXTS)
+    for (slot = number % TEXTS; texts[slot]; slot = (slot + 1) % TEXTS)
         if (texts[slot] == number)
             return number;
     if (text_count < TEXTS / 2) /* further ones are written each time */
@@ -144,8 +154,10 @@ static void replace_pointer(uint8_t *record, size_t at)
 {
     const char *text;
     memcpy(&text, record + at, sizeof text);
-    uint64_t number = number_of(text);
-    memcpy(record + at, &number, sizeof number);
+    size_t slot = ((uintptr_t)text >> 3) % PAGE;
+    if (text && seen[slot].text != text)
+        seen[slot].text = text, seen[slot].number = number_of(text);
+    memcpy(record + at, text ? &seen[slot].number : &(uint64_t){0}, sizeof text);
 }
 
 /* Write the properties of each card as the driver tells them: numbers of attributes are CUDA's. */
@@ -187,7 +199,7 @@ static void write_clock(void)
     write_chunk(CLOCK, now, sizeof now, NULL, 0);
 }
 
-/* Begin a segment where what comes next may be more than the last one's share; let go of the oldest where there are too many. */
+/* Begin a segment where what comes next may be more than the last one's share; let go of the oldest of too many. */
 static void begin_segment(void)
 {
     uint64_t now = read_clock(CLOCK_MONOTONIC);
@@ -232,6 +244,7 @@ static void keep(const uint8_t *record, size_t bytes)
 static void write_buffer(uint8_t *buffer, uint64_t bytes)
 {
     uint8_t *record = NULL, *before = NULL;
+    memset(seen, 0, sizeof seen);
     for (int is_last = 0; !is_last; before = record) {
         is_last = cupti.next(buffer, bytes, &record);
         if (before && (*before == CONTEXT || *before == STREAM || *before == GREEN_CONTEXT))
@@ -261,7 +274,7 @@ static void drain(void)
             give_back(buffer);
         }
         if ((count = take_calls(calls, MOST_CALLS, &no_words, 0)))
-            write_chunk(CALLS, calls, count * CALL_BYTES, NULL, 0);
+            has_begun = 1, write_chunk(CALLS, calls, count * CALL_BYTES, NULL, 0);
     } while (buffer || count);
     if (!cupti.dropped || cupti.dropped(NULL, 0, &dropped))
         dropped = 0;
@@ -283,7 +296,8 @@ static void *write_on(void *unused)
         pthread_mutex_lock(&lock);
         if (is_over)
             break;
-        if (read_clock(CLOCK_MONOTONIC) - flushed_ns > FLUSH_MS * 1000000u)
+        /* Not while the driver is still being initialised: nothing is there, and the two might wait for each other. */
+        if ((has_begun || problem[0]) && read_clock(CLOCK_MONOTONIC) - flushed_ns > FLUSH_MS * 1000000u)
             flush(), drain(), write_head();
         else
             drain();
@@ -409,12 +423,16 @@ static void read_numbers(const char *name, uint8_t *into)
 static int open_file(const char *stem)
 {
     char name[4096];
+    memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
     for (int i = 1; file < 0 && i < 100; i++) { /* a process that became another program has one already */
-        int is_short = snprintf(name, sizeof name, i > 1 ? "%s-%d-%d.gsl" : "%s-%d.gsl", stem, (int)getpid(), i) < (int)sizeof name;
-        if (!is_short || ((file = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0 && errno != EEXIST))
+        int length = snprintf(name, sizeof name, i > 1 ? "%s-%d-%d.gsl" : "%s-%d.gsl", stem, (int)getpid(), i);
+        if (length >= (int)sizeof name)
+            return -1;
+        file = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (file < 0 && errno != EEXIST)
             return -1;
     }
-    return file < 0 ? -1 : 0;
+    return file < 0 || memory < 0 ? -1 : 0;
 }
 
 /* The driver calls this, once in a process, in the thread of the first call of CUDA. */
