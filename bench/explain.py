@@ -134,17 +134,17 @@ def in_turns(trace: Trace, count: int) -> Trace:
     def tiled(values: Mapping[str, np.ndarray], *rows: str) -> dict[str, np.ndarray]:
         return {name: repeated(column) if name in rows else np.tile(column, count) for name, column in values.items()}
 
-    edges = {name: getattr(trace.edges, name) for name in ("source", "target", "kind")}
     times = {name: getattr(trace, name) + turn[:, None] * apart_ns for name in ("start_ns", "end_ns", "queued_ns")}
-    return replace(
-        trace,
-        **{name: values.ravel() for name, values in times.items()},
-        **tiled({name: getattr(trace, name) for name in ("lane", "name", "kind", "thread", "partition")}),
-        parent=repeated(trace.parent),
-        extra=tiled(trace.extra),
-        edges=Edges(**tiled(edges, "source", "target")),
-        accesses=Accesses(**tiled(trace.accesses.columns, "span")),
-    )
+    edges = {name: getattr(trace.edges, name) for name in ("source", "target", "kind")}
+    columns: dict[str, Any] = {name: values.ravel() for name, values in times.items()}
+    columns |= tiled({name: getattr(trace, name) for name in ("lane", "name", "kind", "thread", "partition")})
+    columns |= {
+        "parent": repeated(trace.parent),
+        "extra": tiled(trace.extra),
+        "edges": Edges(**tiled(edges, "source", "target")),
+        "accesses": Accesses(**tiled(trace.accesses.columns, "span")),
+    }
+    return replace(trace, **columns)
 
 
 def big_trace(count: int) -> Trace:

@@ -77,7 +77,6 @@ NOT_OFFERED_SHARE = 0.2
 LEAST_GAIN = 0.1
 """Streams that gain less than this share of the time for which they overlap gain nothing by it."""
 AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
-HIDES_SHARE = 0.7  # A call hides behind a wait of the host that would save so much that this share of it is the call's
 WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
 
 
@@ -237,18 +236,14 @@ def _ranked(findings: Sequence[Finding]) -> list[Finding]:
 
     A tool that lets nothing overlap goes first, since without it the run is another one. A wait mostly orders data, so that
     what can be mended without harm goes before it. A load of code comes once: waits of the host that come again and again go
-    before it. A call for which the whole card stood still goes before the wait that only shows it.
+    before it.
     """
     again_ns = max((sum(_worth_ns(one) for one in findings if one.code in some) for some in SAME_KIND), default=0)
-    idle_ns = max((one.waited_ns for one in findings if one.code is Cause.HOST_CALL and one.other is None), default=0)
 
     def rank(finding: Finding) -> tuple[bool, int, bool, float]:
         is_run, saves_ns, waited_ns = finding.code is not Cause.SERIALISED_BY_TOOL, finding.saves_ns, float(finding.waited_ns)
         if finding.code is Cause.LAZY_LOAD and again_ns > AGAIN_SHARE * saves_ns:
             saves_ns = min(saves_ns, finding.waited_ns)
-        elif finding.code is Cause.HOST_CALL and finding.other is None:
-            waits_ns = [one.saves_ns for one in findings if one.code in SAME_KIND[0]]
-            saves_ns = max([0, *(1 + ns for ns in waits_ns if idle_ns >= HIDES_SHARE * ns)])
         elif finding.code is Cause.EVENT_WAIT:
             return is_run, -saves_ns, finding.pieces.need[0] == NEEDED, -waited_ns * WAIT_WEIGHT
         return is_run, -saves_ns, False, -waited_ns
