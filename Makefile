@@ -2,7 +2,7 @@
 # pyproject.toml changes. PYTHON=... chooses another interpreter than the newest suitable one on the path.
 
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest --durations=30 --durations-min=2
 # A worker a core, each with its own browser and JupyterLab; `make browser PARALLEL=` runs one test after the other.
 PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 

@@ -52,7 +52,11 @@ def hash_of(reader):
 
 def at_link(open_page, path, link):
     """Open a page as who follows a link does."""
-    opened = open_page(path)
+    return follow(open_page(path), path, link)
+
+
+def follow(opened, path, link):
+    """Open a page anew in a window, at a link."""
     opened.page.goto("about:blank")
     opened.page.goto(path.as_uri() + link)
     opened.page.wait_for_selector("html[data-drawn=yes]", state="attached")
@@ -131,8 +135,9 @@ def test_an_address_that_is_malformed_or_of_another_trace_changes_nothing(open_p
     first = opened.js(f"[{VIEW}, {NOTES}]")
     opened.click("softmax")
     same = hash_of(opened).removeprefix("#of=").split("&")[0]
+    other = open_page(path)
     for link in MALFORMED:
-        other = at_link(open_page, path, link.replace("SAME", same))
+        follow(other, path, link.replace("SAME", same))
         other.press("y", "w", "s")
         assert other.errors == [], link
         other.press("Escape", "0")

@@ -204,6 +204,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array:DeprecationWarning")  # NumPy 2.5 and later
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_writing_into_an_array(xp, write):
     expected, array = S.copy(), xp.asarray(S)
