@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. dc483615fddc3bda73962bfc093176ba0a5126afdf95b290a160d0f24a041f1b
+// Made by scripts/bundle_viewer.py. 402d081ee92837a77810a10b3551cc29edf8aca78691485715b010aace05506e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4547,7 +4547,7 @@ var gpustreamlab = (() => {
   function addWent(viewer) {
     const { view } = viewer, element = makeNode("section", { class: "gsl-went", "aria-label": "Where the time went", hidden: true }), key = makeNode("small");
     viewer.element.prepend(element);
-    const told = () => view.why?.went ?? { pieces: [], said: "" }, buttons = () => [...element.querySelectorAll(".gsl-share")];
+    const told = () => ({ pieces: [], said: "", ...view.why?.went }), buttons = () => [...element.querySelectorAll(".gsl-share")];
     const show = () => {
       const { pieces, said } = told(), light = (piece) => view.set("lit", view.lit === piece ? null : piece);
       element.hidden = !pieces.length;

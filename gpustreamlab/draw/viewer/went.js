@@ -7,7 +7,7 @@ import { formatNs } from "./units.js"
 export function addWent(viewer) {
   const { view } = viewer, element = makeNode("section", { class: "gsl-went", "aria-label": "Where the time went", hidden: true }), key = makeNode("small")
   viewer.element.prepend(element)
-  const told = () => view.why?.went ?? { pieces: [], said: "" }, buttons = () => [...element.querySelectorAll(".gsl-share")]
+  const told = () => ({ pieces: [], said: "", ...view.why?.went }), buttons = () => [...element.querySelectorAll(".gsl-share")]
   const show = () => {
     const { pieces, said } = told(), light = piece => view.set("lit", view.lit === piece ? null : piece)
     element.hidden = !pieces.length
