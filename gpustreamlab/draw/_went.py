@@ -25,6 +25,7 @@ from gpustreamlab.model import NO_COMMON_TIME, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, IdleKind, Int64Array, SpanKind
 
 LISTED_PLACES = 200  # How many places of a piece a click lights, the longest first
+LEAST_SHARE = 0.005  # Of the run: shorter pieces are one, where there are several
 MOST_WORDS = 20  # Of the sentence below the bar
 MOST_TOGETHER = 3  # So many streams at once, or more, are one piece
 
@@ -103,7 +104,26 @@ def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
                 places_ns=spells[longest],
             )
             pieces.append((-streams, code, piece))
-    return tuple(piece for *_, piece in sorted(pieces, key=lambda one: one[:2]))
+    return _without_specks([piece for *_, piece in sorted(pieces, key=lambda one: one[:2])])
+
+
+def _without_specks(pieces: list[Piece]) -> tuple[Piece, ...]:
+    """Return the pieces with all that nobody could see in the bar as one, which comes last."""
+    least_ns = LEAST_SHARE * sum(piece.total_ns for piece in pieces)
+    small = [piece for piece in pieces if piece.total_ns < least_ns]
+    if len(small) < 2:
+        return tuple(pieces)
+    places_ns = np.concatenate([piece.places_ns for piece in small])
+    longest = np.argsort(places_ns[:, 0] - places_ns[:, 1], kind="stable")[:LISTED_PLACES]
+    rest = Piece(
+        streams=1,
+        label="the rest",
+        about=", ".join(f"{piece.label} {format_ns(piece.total_ns)}" for piece in small),
+        fill=REASONS[_NONE][1],
+        total_ns=sum(piece.total_ns for piece in small),
+        places_ns=places_ns[longest],
+    )
+    return (*(piece for piece in pieces if piece.total_ns >= least_ns), rest)
 
 
 class _Stretches(NamedTuple):

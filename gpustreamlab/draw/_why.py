@@ -68,7 +68,7 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     entries = _unexplained(trace, zero_ns, found_entries(drawn, calls), "") | {
         "findings": grouped_by_fix(_finding_entry(drawn, part, finding) for part, finding in told),
         "gaps": _gap_entries(trace, zero_ns),
-        "needs": need_entries(trace),
+        "needs": need_entries(drawn),
         "went": went_entry(trace, zero_ns, parts[0].found if len(parts) == 1 else None),
         "explained": True,
     }
@@ -222,8 +222,9 @@ def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
 _NEED_WORDS = {Need.NEEDED: "data need this wait", Need.NOT_NEEDED: "no data need this wait"}
 
 
-def need_entries(trace: Trace) -> dict[str, str] | None:
-    """Write of waits whether data need them, by the rows of their spans; others are not known. None without accesses."""
+def need_entries(drawn: Drawn) -> dict[str, str] | None:
+    """Write of waits whether data need them, by the numbers of their spans; others are not known. None without accesses."""
+    trace, number = drawn.trace, drawn.number
     if not len(trace.accesses):
         return None
     found, edges = wait_needs(trace), trace.edges
@@ -235,7 +236,7 @@ def need_entries(trace: Trace) -> dict[str, str] | None:
     for edge in np.concatenate(told)[:LISTED_NEEDS].tolist():
         own, words = buffers.get(edge, []), _NEED_WORDS[NEEDS[found.need[edge]]]
         of = f" (buffer{'s' * (len(own) > 1)} {', '.join(own[:4])}{', …' * (len(own) > 4)})" if own else ""
-        entries[f"{edges.source[edge]} {edges.target[edge]}"] = f"{words}{of}"
+        entries[f"{number[edges.source[edge]]} {number[edges.target[edge]]}"] = f"{words}{of}"
     return entries
 
 

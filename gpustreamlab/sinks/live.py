@@ -87,24 +87,24 @@ class LastRanges:
         return np.where(is_known, known[_LANE], -1), np.where(is_known, known[_NAME], -1)
 
     def resolve(self, edges: Int64Array) -> Int64Array:
-        """Take more arrows as pairs of numbers; return those whose ranges both came, as `SpanColumns.edges`; shape (n, 4)."""
+        """Take more arrows as pairs of numbers; return those whose ranges both came, as `_arrows` does."""
         pairs = np.concatenate((self._waiting, edges))[-WAITING_EDGES:]
         found = self._ranges[:, pairs % KNOWN_SPANS]
         is_known = ((found[_NUMBER] == pairs) & (found[_ROW] >= 0)).all(axis=1)
         self._waiting = pairs[~is_known]
-        return _arrows(*found[_ROW:, is_known])
+        return _arrows(pairs[is_known], *found[_ROW:, is_known])
 
 
 def find_edges(edges: Int64Array, columns: Mapping[str, Int64Array], row: Int64Array) -> Int64Array:
-    """Return the arrows between these spans, whose rows are these, as `SpanColumns.edges`; shape (n, 4)."""
+    """Return the arrows between these spans, whose rows are these, as `_arrows` does."""
     at = RowFinder(columns["number"]).rows_of(edges)
     at = at[(at >= 0).all(axis=1)]
-    return _arrows(row[at], columns["start_ns"][at], columns["end_ns"][at])
+    return _arrows(columns["number"][at], row[at], columns["start_ns"][at], columns["end_ns"][at])
 
 
-def _arrows(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-    """Return arrows from the ends of the first spans to the starts of the second ones, in order of time."""
-    found = np.stack((end_ns[:, 0], row[:, 0], start_ns[:, 1], row[:, 1]), axis=1)
+def _arrows(number: Int64Array, row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+    """Return arrows in order of time: as `SpanColumns.edges`, and behind it the numbers of both spans; shape (n, 6)."""
+    found = np.column_stack((end_ns[:, 0], row[:, 0], start_ns[:, 1], row[:, 1], number))
     ordered: Int64Array = found[np.argsort(found[:, 0], kind="stable")]
     return ordered
 
@@ -271,7 +271,8 @@ class SpanReader:
             place=columns["number"][order],
             count=count,
             busy_ns=busy_ns,
-            edges=edges - np.array([self.zero_ns, 0, self.zero_ns, 0]),
+            edges=edges[:, :4] - np.array([self.zero_ns, 0, self.zero_ns, 0]),
+            edge_place=edges[:, 4:],
             **self._work(columns, order),
         )
 

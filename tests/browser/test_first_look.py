@@ -67,3 +67,19 @@ def test_clocks_and_notes_stand_behind_a_button_and_what_is_lost_is_marked(read)
 def test_errors_that_nobody_knows_are_not_said(read):
     for trace in (make_trace([("a", "x", 0, 1_000)]), kernel_trace(kernel_error_ns=0, clock_error_ns=0, range_error_ns=0)):
         assert "±0" not in read(trace).page.content()
+
+
+@pytest.mark.parametrize("width", [1366, 390])
+def test_each_piece_of_the_time_has_its_words_in_the_bar_or_a_letter_that_is_explained_below(read, width):
+    reader = read(kernel_trace(), width=width)
+    pieces = reader.js("w.why.went.pieces")
+    key = reader.page.locator(".gsl-went small").inner_text().replace("\xa0", " ")
+    letters = []
+    for piece, share in zip(pieces, reader.page.locator(".gsl-share").all(), strict=True):
+        letter = share.get_attribute("data-letter")
+        letters += [letter] if letter else []
+        shown = key[key.index(f"{letter} ") :] if letter else share.inner_text()
+        assert piece["label"] in shown
+        assert not share.evaluate("e => [...e.querySelectorAll('span, b')].some(e => e.scrollWidth > e.clientWidth)")
+    assert letters == [chr(ord("a") + place) for place in range(len(letters))]
+    assert letters or width == 1366

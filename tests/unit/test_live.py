@@ -11,7 +11,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
-from gpustreamlab.draw import plan_picture
+from gpustreamlab.draw import plan_picture, why_tables
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.sinks.live import FindingWatch, LiveFeed, SpanReader
 from gpustreamlab.workloads import spin
@@ -209,9 +209,43 @@ class TestSpans:
         first = reader.read_new().columns
         again = reader.read_again().columns
 
-        for name in ("row", "start_ns", "end_ns", "name", "kind", "thread", "partition", "queueing_ns", "place", "edges"):
+        for name in (
+            "row",
+            "start_ns",
+            "end_ns",
+            "name",
+            "kind",
+            "thread",
+            "partition",
+            "queueing_ns",
+            "place",
+            "edges",
+            "edge_place",
+        ):
             assert getattr(first, name).tolist() == getattr(again, name).tolist(), name
         assert len(first.edges) == 1
+
+    def test_arrows_say_which_spans_they_join_as_the_needs_of_waits_do(self):
+        with Session("sim") as lab:
+            reader, x = SpanReader(lab._recorder, 1_000), lab.xp.zeros(1_000, "f4")
+            for name in "abc":
+                lab.stream(name)
+            with lab.on("a", "fill"):
+                x += 1
+            lab.stream("b").wait(lab.stream("a"))
+            with lab.on("b", "use"):
+                x *= 2
+            lab.stream("c").wait(lab.stream("b"))
+            with lab.on("c", "other"):
+                lab.xp.ones(1_000, "f4")
+            lab.synchronize()
+            reader.read_new()
+            shown = {tuple(pair) for pair in reader.read_again().columns.edge_place.tolist()}
+            numbers = lab.trace.extra["number"]
+            needs = why_tables(lab.trace, 0, numbers)["needs"]
+        told = {tuple(map(int, key.split())): text for key, text in needs.items()}
+        assert {told[pair].partition(" (")[0] for pair in shown} == {"data need this wait", "no data need this wait"}
+        assert max(map(max, shown)) < 2**53  # as the page counts
 
     def test_only_so_many_can_be_read_again(self, lab):
         reader = SpanReader(lab._recorder, 4)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 743ac6228e0216c6884596e92e0b48bb91800109b934a04269467234d90041d5
+// Made by scripts/bundle_viewer.py. 402d081ee92837a77810a10b3551cc29edf8aca78691485715b010aace05506e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -193,8 +193,6 @@ var gpustreamlab = (() => {
   }
 
   // columns.js
-  var UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
-  var SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array };
   var SIGNED_COLUMNS = /* @__PURE__ */ new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"]);
   var WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 };
   var WORK_COLUMNS = Object.keys(WORK_DEFAULTS);
@@ -258,7 +256,7 @@ var gpustreamlab = (() => {
   function readEdges(manifest, bytes) {
     const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes);
     const x0 = reader.floats("step"), x1 = reader.floats("width");
-    const place0 = Int32Array.from(reader.column("sourcePlace")), place1 = Int32Array.from(reader.column("targetPlace"));
+    const place0 = reader.floats("sourcePlace"), place1 = reader.floats("targetPlace");
     for (let index = 0, time = 0, place = -1; index < reader.n; index++) {
       x0[index] = time += x0[index];
       x1[index] += time;
@@ -303,14 +301,7 @@ var gpustreamlab = (() => {
       return values;
     }
   };
-  function smallestArray(least, most, isSigned) {
-    const arrays = isSigned ? SIGNED_ARRAYS : UNSIGNED_ARRAYS;
-    for (const width of [1, 2, 4]) {
-      const limit = 2 ** (8 * width - (isSigned ? 1 : 0));
-      if (most < limit && least >= (isSigned ? -limit : 0)) return arrays[width];
-    }
-    return Float64Array;
-  }
+  var smallestArray = (least, most, isSigned) => (isSigned ? [Int8Array, Int16Array, Int32Array] : [Uint8Array, Uint16Array, Uint32Array]).find(({ BYTES_PER_ELEMENT: size }) => most < 2 ** (8 * size - Number(isSigned)) && least >= (isSigned ? -(2 ** (8 * size - 1)) : 0)) ?? Float64Array;
 
   // rows.js
   var ROW_COLUMNS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place"];
@@ -1582,8 +1573,8 @@ var gpustreamlab = (() => {
     x1: Float64Array,
     row0: Uint32Array,
     row1: Uint32Array,
-    place0: Int32Array,
-    place1: Int32Array,
+    place0: Float64Array,
+    place1: Float64Array,
     told: Uint8Array
   };
   var EDGE_COLUMNS = Object.keys(EDGE_ARRAYS);
@@ -4554,29 +4545,38 @@ var gpustreamlab = (() => {
 
   // went.js
   function addWent(viewer) {
-    const { view } = viewer, element = makeNode("section", { class: "gsl-went", "aria-label": "Where the time went", hidden: true });
+    const { view } = viewer, element = makeNode("section", { class: "gsl-went", "aria-label": "Where the time went", hidden: true }), key = makeNode("small");
     viewer.element.prepend(element);
-    const light = (piece) => view.set("lit", view.lit === piece ? null : piece);
+    const told = () => ({ pieces: [], said: "", ...view.why?.went }), buttons = () => [...element.querySelectorAll(".gsl-share")];
     const show = () => {
-      const { pieces = [], said = "" } = view.why?.went ?? {};
+      const { pieces, said } = told(), light = (piece) => view.set("lit", view.lit === piece ? null : piece);
       element.hidden = !pieces.length;
       if (view.lit && !pieces.includes(view.lit)) view.set("lit", null);
-      element.replaceChildren(makeNode("h3", { text: "Where the time went" }), makeNode("div", { class: "gsl-shares" }, ...pieces.map((piece) => pieceNode(piece, () => light(piece)))), makeNode("p", { text: said }));
+      element.replaceChildren(makeNode("h3", { text: "Where the time went" }), makeNode("div", { class: "gsl-shares" }, ...pieces.map((piece) => pieceNode(piece, () => light(piece)))), makeNode("p", {}, said, key));
+      fit();
       press();
     };
-    const press = () => {
-      const { pieces = [] } = view.why?.went ?? {};
-      element.querySelectorAll(".gsl-share").forEach((button, place) => button.setAttribute("aria-pressed", String(view.lit === pieces[place])));
+    const fit = () => {
+      for (const button of buttons()) delete button.dataset.letter;
+      const narrow = buttons().filter((button) => [...button.querySelectorAll("span, b")].some(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth));
+      narrow.forEach((button, place) => {
+        button.dataset.letter = String.fromCharCode(97 + place);
+      });
+      key.replaceChildren(...narrow.flatMap(({ dataset: { letter: text }, textContent }) => [makeNode("b", { text }), ` ${textContent}`.replaceAll(" ", " ") + "  "]));
     };
+    const press = () => buttons().forEach((button, place) => button.setAttribute("aria-pressed", String(view.lit === told().pieces[place])));
     view.on("look", (property) => {
       if (property === "why") show();
       else if (property === "lit") press();
     });
     show();
+    const observer = new ResizeObserver(fit);
+    observer.observe(element);
+    viewer.atEnd(() => observer.disconnect());
   }
   function pieceNode({ label, about, fill, ns }, onclick) {
     const text = `${label} ${formatNs(ns)}`, title = `${text}: ${about}. Click to see where`;
-    const button = makeNode("button", { type: "button", class: "gsl-share", title, "aria-label": title, onclick }, makeNode("span", { class: "gsl-what" }, makeNode("span", { text: label }), makeNode("b", { text: formatNs(ns) })));
+    const button = makeNode("button", { type: "button", class: "gsl-share", title, "aria-label": title, onclick }, makeNode("span", { class: "gsl-what" }, makeNode("span", { text: label }), " ", makeNode("b", { text: formatNs(ns) })));
     button.style.flexGrow = String(ns);
     button.style.setProperty("--gsl-fill", fill === "none" ? "transparent" : fill);
     button.classList.toggle("gsl-nothing", fill === "none");

@@ -6,8 +6,6 @@
 
 import { byPairs, mergeTimed } from "./arrays.js"
 
-const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }
-const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array }
 export const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"])
 // What is known of device work, and what a span has of which nothing is. Batches and rows without any such span store none.
 export const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 }
@@ -89,7 +87,7 @@ function addRanks(places, start, runs) {
 function readEdges(manifest, bytes) {
   const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes)
   const x0 = reader.floats("step"), x1 = reader.floats("width")
-  const place0 = Int32Array.from(reader.column("sourcePlace")), place1 = Int32Array.from(reader.column("targetPlace"))
+  const place0 = reader.floats("sourcePlace"), place1 = reader.floats("targetPlace")
   for (let index = 0, time = 0, place = -1; index < reader.n; index++) {
     x0[index] = time += x0[index]
     x1[index] += time
@@ -139,11 +137,5 @@ class ColumnReader {
   }
 }
 
-function smallestArray(least, most, isSigned) {
-  const arrays = isSigned ? SIGNED_ARRAYS : UNSIGNED_ARRAYS
-  for (const width of [1, 2, 4]) {
-    const limit = 2 ** (8 * width - (isSigned ? 1 : 0))
-    if (most < limit && least >= (isSigned ? -limit : 0)) return arrays[width]
-  }
-  return Float64Array
-}
+const smallestArray = (least, most, isSigned) => (isSigned ? [Int8Array, Int16Array, Int32Array] : [Uint8Array, Uint16Array, Uint32Array])
+  .find(({ BYTES_PER_ELEMENT: size }) => most < 2 ** (8 * size - Number(isSigned)) && least >= (isSigned ? -(2 ** (8 * size - 1)) : 0)) ?? Float64Array

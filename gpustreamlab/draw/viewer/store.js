@@ -9,7 +9,7 @@ const EDGE_CAPACITY = 200_000
 const WAIT_EDGE = 0, LAUNCH_EDGE = 1 // Codes of EdgeKind.
 const EDGE_ARRAYS = { // `told`: 1 for one between ranges beside one that joins the work in them.
   x0: Float64Array, x1: Float64Array, row0: Uint32Array, row1: Uint32Array,
-  place0: Int32Array, place1: Int32Array, told: Uint8Array,
+  place0: Float64Array, place1: Float64Array, told: Uint8Array,
 }
 const EDGE_COLUMNS = Object.keys(EDGE_ARRAYS)
 const FREED_SHARE = 1 / 8 // Of the capacity, after an eviction: so evictions are rare.

@@ -132,6 +132,19 @@ def test_the_pieces_are_the_whole_run_from_first_to_last_work_as_findings_count_
             assert (piece.places_ns[:, 1] > piece.places_ns[:, 0]).all()
 
 
+def test_pieces_that_nobody_could_see_are_one():
+    spans = [("a", "x", 0, 500 * MS), ("b", "y", 1_000, 500 * MS + 2_000), ("c", "z", 250 * MS, 250 * MS + 3_000)]
+    *_, rest = pieces = plan_went(make_kernel_trace(spans), basis_of(make_kernel_trace(spans)))
+    assert [piece.label for piece in pieces] == ["2 streams at once", "the rest"]
+    assert rest.total_ns == 1_000 + 2_000 + 3_000
+    assert sorted(map(tuple, rest.places_ns.tolist())) == [
+        (0, 1_000),
+        (250 * MS, 250 * MS + 3_000),
+        (500 * MS, 500 * MS + 2_000),
+    ]
+    assert "3 streams at once 3.00 µs" in rest.about
+
+
 def test_a_pipeline_fills_and_drains_and_a_copy_alone_binds():
     spans = [("up", "memcpy HtoD", 10 * MS * k, 10 * MS * (k + 1), {"kind": "copy", "queued_ns": 0}) for k in range(4)]
     spans += [("comp", "gemm", 10 * MS * (k + 1), 10 * MS * (k + 1) + 6 * MS, {"queued_ns": 0}) for k in range(4)]
