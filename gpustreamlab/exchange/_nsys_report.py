@@ -82,6 +82,7 @@ class Report(ABC):
     """A report, open for reading."""
 
     damaged_count = 0  # Rows that are no rows at all
+    cut = ""  # What tells that not all of it is there
 
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]]) -> None:
         self._name, self._columns = name, columns

@@ -93,7 +93,7 @@ class _Maker:
             epoch_ns=self._told.wall_clock_ns(),
             imported=self._used(len(order), len(counters), len(flows)),
             missing=_missing(is_stream, has_flows=len(flows) > 0),
-            facts={"waits_told": int(is_stream.sum()) < 2},
+            facts={"waits_told": int(is_stream.sum()) < 2, "recovery_note": self._packets.cut},
         ).trace()
 
     def _slices(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
@@ -209,9 +209,7 @@ class _Maker:
 
     def _not_read(self) -> str:
         text = not_read(self._packets.left_out, MOST_LISTED)
-        text += f"; {self._packets.damaged_count:,} damaged packets" if self._packets.damaged_count else ""
-        text += f"; {self._packets.lost_bytes:,} bytes at the end are no whole packet" if self._packets.lost_bytes else ""
-        return text + ("; the file is cut off" if self._packets.is_cut else "")
+        return text + (f"; {self._packets.damaged_count:,} damaged packets" if self._packets.damaged_count else "")
 
 
 def _missing(is_stream: BoolArray, *, has_flows: bool) -> tuple[str, ...]:
@@ -253,9 +251,15 @@ class Packets:
         self.path = str(path)
         self.left_out = Counter[str]()  # How many packets and events were not read, by what they are
         self.count = self.damaged_count = self.lost_bytes = self._inflated_bytes = 0
-        self.is_cut = False  # Whether the file could not be unpacked to its end
+        self._is_cut = False  # Whether the file could not be unpacked to its end
         self._most_bytes = room_bytes()
         self._content = self._read(Path(path))
+
+    @property
+    def cut(self) -> str:
+        """What tells that not all of it is there; known when it has been read, and empty where nothing does."""
+        lost = f"{self.lost_bytes:,} bytes at its end are no whole packet" if self.lost_bytes else ""
+        return lost or ("it cannot be unpacked to its end" if self._is_cut else "")
 
     def own(self) -> bytes | None:
         """Return the trace that a file of ours holds; None for files of others, and for several of ours in one."""
@@ -318,5 +322,5 @@ class Packets:
         except (OSError, EOFError, zlib.error) as error:
             if not parts:
                 raise TraceFileError(f"{self.path!r} cannot be read: {error}. Copy it again.") from error
-            self.is_cut = True
+            self._is_cut = True
         return b"".join(parts)
