@@ -124,7 +124,7 @@ def told_columns(finding: Finding) -> list[str]:
     stream, other = (display_name(name, _NAME_WIDTH) for name in (finding.stream, finding.other or "others"))
     which = f"{stream}, while {other} ran"
     if finding.code is Cause.SAME_LANE:
-        which = f"{stream}, for both" if finding.step < 0 else stream
+        which = f"{stream}, for both" if finding.other else stream
     elif finding.step >= 0 and finding.other is None:
         which = stream
     if finding.pair_count > 1:
@@ -285,7 +285,7 @@ class Explanation(Reported):
             )
             idle_ns = max(0, self.forecast.measured_ns - self.active_ns)
             return self.forecast.line(free_ns + min(late_ns, self.bound_ns + idle_ns))
-        if len(self.streams) < 2 and not self.findings:
+        if len(self.streams) < 2:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
             return self.idle or "one stream" if self.streams else nothing
         together_ns, active_ns = format_ns(self.together_ns), format_ns(self.active_ns)
@@ -319,7 +319,7 @@ class Explanation(Reported):
         return Report(title="Why:", line=line, tables=tuple(tables), notes=self.notes, doubt=doubt)
 
     def _notes(self) -> list[str]:
-        notes = [f"{self.idle[:1].upper()}{self.idle[1:]}."] if self.idle and self.findings else []
+        notes = [f"{self.idle[:1].upper()}{self.idle[1:]}."] if self.idle and self.findings and self.forecast else []
         notes += [f"Streams {self.no_gain}."] if self.no_gain else []
         notes += self._notes_of_forecast()
         if self.streams and self.is_ranges and not self.findings:

@@ -154,13 +154,11 @@ _LOST = {
 
 
 def _lost(calls: Mapping[str, tuple[int, Int64Array]]) -> Iterator[Doubt]:
+    again = " Times without work may be without a record only. Record again, for a shorter time and behind a step to warm up."
     for check, (count, rows) in calls.items():
         if len(rows):
             told = f"{len(rows):,} of {count:,} {_LOST[check][1]}"
-            text = (
-                f"The profile is incomplete: {told}. Times without work may be without a record only. Record again, for a "
-                "shorter time and behind a step to warm up."
-            )
+            text, again = f"The profile is incomplete: {told}.{again}", ""
             if check in BESIDE:  # libraries fill 0 bytes quite often
                 text = f"{told}: there was nothing to fill, or it is lost."
             yield Doubt(check, len(rows), count, 0, text, len(rows) / count)

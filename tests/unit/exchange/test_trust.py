@@ -9,6 +9,8 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.errors import OptionError, TraceError
+from gpustreamlab.typing import Cause
+from gpustreamlab.workloads import spin
 from tests.helpers.kineto import BASE_NS, call, kineto, launched
 from tests.helpers.nsys_files import NsysFile
 
@@ -134,3 +136,123 @@ def test_a_wall_clock_of_0_places_no_trace(tmp_path):
     assert "Files do not tell when these of the traces began: 0, 1." in " ".join(both.metadata.missing)
     known = gsl.merge([traces[0], traces[0]], ahead_ns=[0, 100 * US], processes=[0, 1])
     assert "Files do not tell" not in " ".join(known.metadata.missing)
+
+
+# One stream that waits for its launches, or leaves most of the card idle
+
+
+def pytorch_run(path, *, apart_us=20, took_us=3, grid=(1_000, 1, 1), streams=(7,), early=False):
+    events = []
+    for number in range(40):
+        at, stream = 1_000 + (5 if early else apart_us) * number, streams[number % len(streams)]
+        start = 2_000 + (took_us + 1) * number if early else at + 10
+        events += launched(start, took_us, at, stream=stream, correlation=number + 1, grid=[*grid])
+    return saved(path, events)
+
+
+def nsys_run(path):
+    made = NsysFile()
+    made.session()
+    made.gpu()
+    made.context()
+    for number in range(1, 41):
+        at = 20 * US * number
+        made.call(at, at + 5 * US, correlation=number)
+        made.kernel(at + 10 * US, at + 13 * US, stream=7, correlation=number, grid=(1_000, 1, 1))
+    return made.write(path / "run.sqlite")
+
+
+@pytest.mark.parametrize("made", [pytorch_run, nsys_run])
+def test_short_kernels_on_one_stream_are_bound_by_their_launches(tmp_path, made):
+    # GIVEN 40 kernels of 3 us on one stream, each launched 20 us after the one before
+    trace = gsl.load_trace(made(tmp_path))
+    # WHEN it is asked why
+    found = trace.explain()
+    # THEN that is told, with what to do, and with the idle time as the most that it may bring, which nobody promises
+    (first,) = found.findings
+    assert (first.code, first.saves_ns, first.bound_ns, first.piece_count) == (Cause.LAUNCH_BOUND, 0, 39 * 17 * US, 39)
+    assert all(word in first.fix for word in ("graph", "torch.compile", "batch"))
+    assert "39 times the card had nothing to do" in first.text
+    assert found.headline.startswith("783 µs; at most 663 µs (85%) less, not promised")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"apart_us": 200},  # the host does something else in between
+        {"apart_us": 20, "took_us": 30, "early": True},  # the queue is never empty
+        {"apart_us": 11, "took_us": 10},  # the card is hardly ever idle
+    ],
+)
+def test_what_is_launched_in_time_or_once_in_a_while_is_not_bound_by_launches(tmp_path, run):
+    assert Cause.LAUNCH_BOUND not in [one.code for one in gsl.load_trace(pytorch_run(tmp_path, **run)).explain().findings]
+
+
+def test_short_kernels_between_waits_of_the_host_wait_for_these(tmp_path):
+    events = []
+    for number in range(40):
+        events += launched(1_010 + 20 * number, 3, 1_000 + 20 * number, stream=7, correlation=2 * number + 1)
+        events.append(call(1_006 + 20 * number, 13, "cudaStreamSynchronize", correlation=2 * number + 2))
+    assert Cause.LAUNCH_BOUND not in [one.code for one in gsl.load_trace(saved(tmp_path, events)).explain().findings]
+
+
+def test_two_streams_are_told_what_less_launches_bring_not_what_overlap_does(tmp_path):
+    (first,) = gsl.load_trace(pytorch_run(tmp_path, streams=(7, 20))).explain().findings
+    assert (first.code, first.bound_ns) == (Cause.LAUNCH_BOUND, 39 * 17 * US)
+
+
+def test_what_a_session_knows_is_promised():
+    with gsl.Session("sim") as lab:
+        lab.stream("a")
+        for _ in range(40):
+            spin(lab, 2 * US, stream="a")
+        lab.synchronize()
+        (first,) = lab.explain().findings
+    assert first.code is Cause.LAUNCH_BOUND
+    assert first.saves_ns > 50 * US
+    assert "torch.compile" in first.fix
+
+
+@pytest.mark.parametrize(("blocks", "is_told"), [(4, True), (1_000, False)])
+def test_small_kernels_one_after_the_other_leave_most_of_the_card_idle(tmp_path, blocks, is_told):
+    # GIVEN 40 kernels of 100 us, launched early, of so many blocks on 132 SMs
+    trace = gsl.load_trace(pytorch_run(tmp_path, took_us=100, grid=(blocks, 1, 1), early=True))
+    findings = trace.explain().findings
+    # THEN the SMs that they leave idle are told, with the most that more work at once may bring
+    assert bool(findings) is is_told
+    for one in findings:
+        assert (one.code, one.saves_ns, one.piece_count) == (Cause.SAME_LANE, 0, 40)
+        assert one.bound_ns == 40 * 100 * US - max(100 * US, 40 * 100 * US * blocks // 132)
+        assert "3% of 132 SMs" in one.text
+        assert all(word in one.fix for word in ("batch", "lab.stream('other')"))
+
+
+# Copies that blocked, and what then has to wait
+
+
+def pageable_run(path, *, streams=(13, 14), waits=False):
+    made = NsysFile()
+    made.session()
+    made.gpu()
+    made.context()
+    copying, computing = streams
+    for turn in range(10):
+        at, number = 1_015 * US * turn, 4 * turn + 1
+        made.call(at, at + 900 * US, "cudaMemcpyAsync_v3020", correlation=number)
+        made.copy(at + 10 * US, at + 890 * US, stream=copying, correlation=number, ends=(0, 2), bytes=8 << 20)
+        if waits:
+            made.record(at + 900 * US, event=7, tie=turn + 1, correlation=number + 1, stream=copying)
+            made.wait(at + 902 * US, event=7, tie=turn + 1, correlation=number + 2, stream=computing)
+        made.call(at + 908 * US, at + 912 * US, correlation=number + 3)
+        made.kernel(at + 915 * US, at + 1_800 * US, stream=computing, correlation=number + 3, grid=(4_000, 1, 1))
+    return made.write(path / "run.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("run", "is_told"), [({}, True), ({"streams": (13, 13)}, False), ({"waits": True}, False)], ids=["two", "one", "waits"]
+)
+def test_a_copy_that_no_longer_blocks_is_waited_for_where_another_stream_uses_it(tmp_path, run, is_told):
+    found = gsl.load_trace(pageable_run(tmp_path, **run)).explain()
+    first = next(one for one in found.findings if one.code is Cause.PAGEABLE_COPY)
+    assert "pinned" in first.fix
+    assert ("must wait for it: lab.stream('stream 14').wait('stream 13')." in first.fix) is is_told
