@@ -6,6 +6,7 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from os import PathLike
 from typing import Annotated, Any, NamedTuple, TypeAlias, Union
@@ -32,7 +33,6 @@ CATEGORIES: Mapping[str, tuple[str, SpanKind]] = {
     "cuda_sync": (WAIT, SpanKind.HOST),
     **dict.fromkeys(("gpu_user_annotation", "trace"), (SAID, SpanKind.ANNOTATION)),
 }
-_FLOW_PHASES = "stf"
 _STREAM_WAIT = "Stream Wait Event"
 _LAST_NUMBER = re.compile(r"(\d{1,18})\s*$")
 _HOST_ROWS = 1_000_000  # Newer files put waits of the host for a stream into rows of this number more than the stream's
@@ -69,8 +69,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
 _NO_ARGS = Args()
 
 
-class _Told(msgspec.Struct, gc=False):
-    """What rows of a file tell."""
+class Span(msgspec.Struct, gc=False, tag="X", tag_field="ph"):
+    """A row with a begin and an end."""
 
     cat: str | None = None
     name: str | None = None
@@ -81,29 +81,16 @@ class _Told(msgspec.Struct, gc=False):
     args: Args = _NO_ARGS
 
 
-class Event(_Told, gc=False):
-    """One row of a file, of any kind."""
+class Event(Span, gc=False, tag=False):
+    """A row of any kind."""
 
     ph: str | None = None
 
 
-class Span(_Told, gc=False, tag="X", tag_field="ph"):
-    """A row with a begin and an end; as the others below it is decoded faster than an `Event`, where all rows are such."""
-
-
-class Name(_Told, gc=False, tag="M", tag_field="ph"):
-    """A row that names something."""
-
-
-class Mark(_Told, gc=False, tag="i", tag_field="ph"):
-    """A row with one time."""
-
-
-_FLOWS = tuple(msgspec.defstruct(f"Flow_{tag}", (), tag=tag, tag_field="ph", gc=False) for tag in _FLOW_PHASES)
-"""Rows of which nothing is read: correlations tell the same."""
-ROWS: Any = Union[Span, Name, Mark, *_FLOWS]
-_PHASES: Mapping[type, str] = {Name: "M", Mark: "i"}
-_READ_AT_ONCE = frozenset((Span, *_FLOWS))
+_FLOWS = tuple(msgspec.defstruct(f"Flow_{tag}", (), tag=tag, tag_field="ph", gc=False) for tag in "stf")
+_OTHERS = tuple(msgspec.defstruct(f"Row_{tag}", (), bases=(Span,), tag=tag, tag_field="ph", gc=False) for tag in "Mi")
+ROWS: Any = Union[Span, *_OTHERS, *_FLOWS]
+"""Kinds of rows, of which flows tell what correlations do. To decode these takes less time than each as an `Event`."""
 
 
 class Facts(msgspec.Struct):
@@ -164,14 +151,6 @@ _COLUMNS = {
 _WIDE = {"start_ns", "end_ns", "size_bytes", "correlation", "record", "wait"}
 
 
-class _Roles(dict[str | None, str]):
-    """The role of each category; empty for one that is not read."""
-
-    def __missing__(self, category: str | None) -> str:
-        self[category] = found = CATEGORIES.get(str(category).lower(), ("", SpanKind.HOST))[0]
-        return found
-
-
 class Events:
     """Takes the events of files; what it holds is columns, and one of each name, stream, thread, and way of launching."""
 
@@ -179,7 +158,7 @@ class Events:
         self.names = Codes(lambda name: cut_text(str(name)))
         self.streams = Codes(self._stream_key)
         self.threads = Codes(self._thread_key)
-        self.shapes = Codes(self._shape)
+        self.shapes = Codes(lambda told: Shape(self._file, _read_as(told[0])[1], str(told[1]), *told[2:]))
         self.thread_names: dict[ThreadKey, str] = {}
         self.row_names: dict[StreamKey, str] = {}  # What rows of streams are called
         self.priorities: dict[int, int] = {}  # By stream
@@ -197,7 +176,6 @@ class Events:
         self.collectives: dict[int, tuple[int, int]] = {}
         self._parts: dict[str, list[Columns]] = {role: [] for role in _COLUMNS}
         self._file = 0
-        self._roles = _Roles()
 
     def read(self, path: str | PathLike[str]) -> None:
         """Take a file."""
@@ -241,15 +219,15 @@ class Events:
                 part["start_ns"] += base_ns
                 part["end_ns"] += base_ns
 
-    def _add(self, events: Sequence[_Told]) -> None:
-        spans: list[_Told] = [event for event in events if type(event) is Span]
+    def _add(self, events: Sequence[Span]) -> None:
+        spans: list[Span] = [event for event in events if type(event) is Span]
         if len(spans) < len(events):
-            others = [event for event in events if type(event) not in _READ_AT_ONCE]
+            others = [event for event in events if type(event) is not Span and type(event) not in _FLOWS]
             self.said_count += len(events) - len(spans) - len(others)
             spans += self._add_others(others)
-        roles: defaultdict[str, list[_Told]] = defaultdict(list)
+        roles: defaultdict[str, list[Span]] = defaultdict(list)
         for span in spans:
-            roles[self._roles[span.cat]].append(span)
+            roles[_read_as(span.cat)[0]].append(span)
         for role, found in roles.items():
             if role == SAID:
                 self.said_count += len(found)
@@ -260,27 +238,27 @@ class Events:
             else:
                 self._leave_out(found)
 
-    def _add_others(self, events: Sequence[_Told]) -> list[_Told]:
+    def _add_others(self, events: Sequence[Span]) -> list[Span]:
         """Take names, count what says nothing new, and return the spans among them."""
         spans = []
         for event in events:
-            phase = event.ph if isinstance(event, Event) else _PHASES[type(event)]
+            phase = event.ph if isinstance(event, Event) else event.__struct_config__.tag
             if phase == "X":
                 spans.append(event)
-            elif phase == "M":
+            elif phase in {"M", "s", "t", "f"}:
+                self.said_count += 1
                 self._add_thread_name(event)
-            elif phase not in {*_FLOW_PHASES}:
+            else:
                 self._leave_out([event])
-            self.said_count += phase in {"M", *_FLOW_PHASES}
         return spans
 
-    def _leave_out(self, events: Sequence[_Told]) -> None:
+    def _leave_out(self, events: Sequence[Span]) -> None:
         """Count what is not read, but for how long the profiler took."""
         self.left_out.update("without a category" if event.cat is None else event.cat[:40] for event in events)
         lasts_ns = all_nanoseconds([event.dur for event in events if event.cat == "overhead"])
         self.profiler_ns += int(lasts_ns[(lasts_ns >= 0) & (lasts_ns < LARGEST_TIME_NS)].sum())
 
-    def _add_spans(self, events: Sequence[_Told], role: str) -> None:
+    def _add_spans(self, events: Sequence[Span], role: str) -> None:
         """Take those events of which the times make sense."""
         start_ns, lasts_ns = all_nanoseconds([raw for get in _TIMES for raw in map(get, events)]).reshape(2, -1)
         is_good: BoolArray = (start_ns < LARGEST_TIME_NS) & (lasts_ns >= 0) & (start_ns + lasts_ns < LARGEST_TIME_NS)
@@ -300,7 +278,7 @@ class Events:
                 columns["correlation"] = self._correlations(events)
             self._parts[role].append(columns)
 
-    def _work(self, events: Sequence[_Told]) -> Columns:
+    def _work(self, events: Sequence[Span]) -> Columns:
         columns: Columns = {
             "stream": self.streams.of(map(_STREAM, events)),
             "shape": self.shapes.of(map(_SHAPE, events)),
@@ -313,7 +291,7 @@ class Events:
         self.priorities.update(zip(columns["stream"].tolist(), _numbers(events, "args.priority").tolist(), strict=True))
         return columns
 
-    def _add_waits(self, events: Sequence[_Told]) -> None:
+    def _add_waits(self, events: Sequence[Span]) -> None:
         """Take which stream waited for which; what the host waited for its calls tell."""
         waits = [event for event in events if event.name == _STREAM_WAIT]
         told = [event for event in waits if event.args.awaited_record > 0 and event.args.correlation > 0]
@@ -326,23 +304,19 @@ class Events:
         columns["wait"] = _numbers(told, "args.correlation") + shift
         self._parts[WAIT].append(columns)
 
-    def _add_thread_name(self, event: _Told) -> None:
+    def _add_thread_name(self, event: Span) -> None:
         if event.name == "thread_name" and event.args.name is not None:
             name = cut_text(str(event.args.name)).strip()
             self.thread_names[self._thread_key(_THREAD(event))] = name
             self.row_names[self._stream_key((None, 0, None, event.pid, event.tid))] = name
 
-    def _correlations(self, events: Sequence[_Told]) -> Int64Array:
+    def _correlations(self, events: Sequence[Span]) -> Int64Array:
         """Return the correlations, 0 for none; those of several files are apart."""
         found = _numbers(events, "args.correlation")
         return np.where((found > 0) & (found < 1 << CORRELATION_BITS), found + (self._file << CORRELATION_BITS), 0)
 
     def _thread_key(self, told: tuple[Any, Any]) -> ThreadKey:
         return ThreadKey(self._file, *(cut_text(str(one)) for one in told))
-
-    def _shape(self, told: tuple[Any, ...]) -> Shape:
-        category, name, *rest = told
-        return Shape(self._file, CATEGORIES[str(category).lower()][1], str(name), *rest)
 
     def _stream_key(self, told: tuple[Any, ...]) -> StreamKey:
         """Return what tells a stream apart; ROCm tells no context, Intel none that counts."""
@@ -352,6 +326,12 @@ class Events:
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
         number = int(context) if isinstance(context, str) and context.isdecimal() else context
         return StreamKey(self._file, max(_number_of(device), 0), whole_number(number), stream)
+
+
+@lru_cache(1_024)
+def _read_as(category: str | None) -> tuple[str, SpanKind]:
+    """Return what spans of a category are; no role for one that is not read."""
+    return CATEGORIES.get(str(category).lower(), ("", SpanKind.HOST))
 
 
 def without_context(key: StreamKey) -> tuple[int, int, int]:
@@ -364,11 +344,11 @@ def _number_of(told: object) -> int:
     return whole_number(told) if found is None else int(found[1])
 
 
-def _numbers(events: Sequence[_Told], name: str) -> Int64Array:
+def _numbers(events: Sequence[Span], name: str) -> Int64Array:
     return np.fromiter(map(attrgetter(name), events), np.int64, len(events))
 
 
-def _collective(event: _Told) -> tuple[int, int]:
+def _collective(event: Span) -> tuple[int, int]:
     """Return a number for the communicator, the same in the files of all ranks, and the place in it from 1, or 0."""
     told = event.args
     sequence = whole_number(int(str(told.sequence)[:18]) if str(told.sequence).isdecimal() else -1, -1)

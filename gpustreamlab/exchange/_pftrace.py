@@ -208,8 +208,8 @@ class _Maker:
         return f"{used} of {self._packets.count:,} packets{self._notes}{self._not_read()}"
 
     def _not_read(self) -> str:
-        text = not_read(self._packets.left_out, MOST_LISTED)
-        return text + (f"; {self._packets.damaged_count:,} damaged packets" if self._packets.damaged_count else "")
+        damaged = f"; {self._packets.damaged_count:,} damaged packets" if self._packets.damaged_count else ""
+        return f"{not_read(self._packets.left_out, MOST_LISTED)}{damaged}"
 
 
 def _missing(is_stream: BoolArray, *, has_flows: bool) -> tuple[str, ...]:
@@ -251,15 +251,9 @@ class Packets:
         self.path = str(path)
         self.left_out = Counter[str]()  # How many packets and events were not read, by what they are
         self.count = self.damaged_count = self.lost_bytes = self._inflated_bytes = 0
-        self._is_cut = False  # Whether the file could not be unpacked to its end
+        self.cut = ""  # What tells that not all of it is there
         self._most_bytes = room_bytes()
         self._content = self._read(Path(path))
-
-    @property
-    def cut(self) -> str:
-        """What tells that not all of it is there; known when it has been read, and empty where nothing does."""
-        lost = f"{self.lost_bytes:,} bytes at its end are no whole packet" if self.lost_bytes else ""
-        return lost or ("it cannot be unpacked to its end" if self._is_cut else "")
 
     def own(self) -> bytes | None:
         """Return the trace that a file of ours holds; None for files of others, and for several of ours in one."""
@@ -299,6 +293,7 @@ class Packets:
             else:
                 yield end, packet.WhichOneof("data"), packet
         self.lost_bytes += len(content) - done
+        self.cut = self.cut or ("bytes at its end are no whole packet" if self.lost_bytes else "")
 
     def _inflated(self, packed: bytes) -> bytes:
         """Return packets that are packed within a packet; nothing where that is damaged."""
@@ -322,5 +317,5 @@ class Packets:
         except (OSError, EOFError, zlib.error) as error:
             if not parts:
                 raise TraceFileError(f"{self.path!r} cannot be read: {error}. Copy it again.") from error
-            self._is_cut = True
+            self.cut = "it cannot be unpacked to its end"
         return b"".join(parts)
