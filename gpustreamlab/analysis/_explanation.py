@@ -370,11 +370,12 @@ class Explanation(Reported):
         if told is not None and told.works_share < 1:
             notes.append(f"Long: {format_share(told.works_share)} of the work was scheduled anew, and stands for the whole.")
         if any(finding.bound_ns for finding in self.findings):
-            is_late = any(finding.bound_ns and finding.code is Cause.HOST_LATE for finding in self.findings)
+            of_host = (Cause.HOST_LATE, Cause.LAUNCH_BOUND)
+            is_late = any(finding.bound_ns and finding.code in of_host for finding in self.findings)
             host = ", or without what the host did before it" if is_late else ""
             notes.append(
-                f"At most: by overlap of that work{host}, if nothing needs the order that it has. Nothing is promised, as not all "
-                "of what the work reads and writes, and of what the host waits for, is known."
+                f"At most: by overlap of that work{host}, if nothing needs the order that it has. Nothing is promised, as not "
+                "all of what the work reads and writes, and of what the host waits for, is known."
             )
         elif not self.findings and told is None and self.worth_ns <= self.bound_ns and not self.asked and not self.is_ranges:
             notes.append("No cause stands out: nothing that held work up cost 1% or more.")
