@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._advice import Advice, delays_with_priority
 from gpustreamlab.analysis._busy import sweep
-from gpustreamlab.analysis._causes import blocked_ns, idle_in_calls, launched_in_a_row
+from gpustreamlab.analysis._causes import LAUNCH_SPACING_NS, blocked_ns, idle_in_calls, launched_in_a_row
 from gpustreamlab.analysis._device_causes import SURE
 from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, finding_texts, make_room
 from gpustreamlab.analysis._explanation import Finding
@@ -91,17 +91,22 @@ def launch_bound(trace: Trace, pieces: Pieces, findings: Sequence[Finding], leas
     """
     own = [one for one in findings if one.code is Cause.LAUNCH_BOUND]
     from_ns, to_ns = sweep(trace).steps.pauses_ns
+    # Of a longer pause the launch in front was not the reason.
+    is_short = to_ns - from_ns <= LAUNCH_SPACING_NS + pieces.latency_ns
+    from_ns, to_ns = from_ns[is_short], to_ns[is_short]
     if any(one.saves_ns for one in own) or (to_ns - from_ns).sum() < least_ns:
         return [*findings]
     rows = np.flatnonzero(pieces.counted)
-    by_start, by_end = (rows[np.argsort(times_ns[rows], kind="stable")] for times_ns in (trace.start_ns, trace.end_ns))
-    row = by_start[np.searchsorted(trace.start_ns[by_start], to_ns)]
-    before = by_end[np.searchsorted(trace.end_ns[by_end], from_ns)]
+    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
+    row = rows[np.searchsorted(trace.start_ns[rows], to_ns)]
+    before = rows[np.searchsorted(np.maximum.accumulate(trace.end_ns[rows]), from_ns)]
     call = pieces.launch[row]
     launched_ns = np.where(call >= 0, trace.end_ns[call], trace.queued_ns[row])
+    is_late = launched_ns > from_ns
+    if (to_ns - from_ns)[is_late].sum() < least_ns:
+        return [*findings]
     spacing_ns = launched_in_a_row(pieces, row, before)
-    # Of a longer pause the launch in front was not the reason.
-    hit = np.flatnonzero((spacing_ns > 0) & (launched_ns > from_ns) & (to_ns - from_ns <= spacing_ns + pieces.latency_ns))
+    hit = np.flatnonzero((spacing_ns > 0) & is_late & (to_ns - from_ns <= spacing_ns + pieces.latency_ns))
     queued_ns, lane = trace.queued_ns[row[hit]], thread_lanes(trace, pieces.launch)(row[hit])
     # A wait in between is a cause of its own.
     hit = hit[2 * blocked_ns(trace, lane, queued_ns - spacing_ns[hit], queued_ns) < spacing_ns[hit]]
