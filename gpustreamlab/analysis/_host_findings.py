@@ -87,14 +87,14 @@ def idle_call_findings(trace: Trace, pieces: Pieces, findings: Sequence[Finding]
 def launch_bound(trace: Trace, pieces: Pieces, findings: Sequence[Finding], least_ns: int) -> list[Finding]:
     """Return findings with that of a card that waited for launches in a row, each of which takes longer than the work before.
 
-    What another order could gain of that is told instead where it is promised, or as much.
+    What is known of it by scheduling the run anew, or what overlap could gain where that is more, is told instead.
     """
     own = [one for one in findings if one.code is Cause.LAUNCH_BOUND]
     from_ns, to_ns = sweep(trace).steps.pauses_ns
     # Of a longer pause the launch in front was not the reason.
     is_short = to_ns - from_ns <= LAUNCH_SPACING_NS + pieces.latency_ns
     from_ns, to_ns = from_ns[is_short], to_ns[is_short]
-    if any(one.saves_ns for one in own) or (to_ns - from_ns).sum() < least_ns:
+    if any(one.saves_ns or not one.bound_ns for one in own) or (to_ns - from_ns).sum() < least_ns:
         return [*findings]
     rows = np.flatnonzero(pieces.counted)
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
@@ -125,7 +125,7 @@ def launch_bound(trace: Trace, pieces: Pieces, findings: Sequence[Finding], leas
     shown = pieces_on_time(trace, int(row[told[0]]), idle_ns, held if is_known else ())
     told_of = {"certainty": Certainty.PROVED if is_known else Certainty.LIKELY, "fix": LESS_LAUNCHES, "piece_count": len(hit)}
     found = finding_of(trace, Cause.LAUNCH_BOUND, shown, text=text, waited_ns=idle_ns, bound_ns=idle_ns, **told_of)
-    return [*(one for one in findings if one not in own), found]
+    return [*(one for one in findings if one.code is not Cause.LAUNCH_BOUND), found]
 
 
 def small_kernels(trace: Trace, rows: BoolArray) -> list[Finding]:
