@@ -10,6 +10,8 @@ import numpy as np
 
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._advice import Step
+from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, THEN_WAIT
+from gpustreamlab.analysis._needed_waits import across, host_orders
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import Trace, display_name
@@ -41,9 +43,23 @@ def _pinned(trace: Trace, step: Step) -> tuple[str, str]:
             )
             lines.append("x.get(out=pinned, blocking=False)" if kind == DOWNLOAD else "x.set(pinned)")
     fix = f"Let the host's side be pinned = lab.memory.pinned_empty(shape, dtype), then {' and '.join(lines)}."
-    waits = _new_waits(trace, step, "As the host then goes on, streams must wait: ")
+    waits = _new_waits(trace, step, "As the host then goes on, streams must wait: ") or _waits_behind_copies(trace, step)
     keep = "Before the host reads or writes over pinned, let it wait for that copy."
     return " ".join(told), " ".join(filter(None, [fix, waits, keep]))
+
+
+def _waits_behind_copies(trace: Trace, step: Step) -> str:
+    """Say which streams have to wait for copies that no longer block, where only the host saw to that: those that use them."""
+    program, memory, copies = step.before.program, step.before.memory, {*step.places}
+    blocking = [number for number, call in enumerate(program.calls) if call.awaits and not copies.isdisjoint(call.works)]
+    orders = across(program, host_orders(program, blocking))
+    if memory.is_known:
+        orders = frozenset(pair for pair in across(program, memory.edges()) if pair[0] in copies)
+    waited = _lane_pairs(program, program.waits)
+    new = [pair for pair in _lane_pairs(program, orders) if pair not in waited]
+    name = _namer(trace, step)
+    typed = ", ".join(f"lab.stream({name(second)}).wait({name(first)})" for first, second in new[:_MOST_LINES])
+    return f"{THEN_WAIT}{typed}{_so_on(len(new))}." if new else ""
 
 
 def _host_waits(trace: Trace, step: Step) -> tuple[str, str]:
@@ -310,7 +326,7 @@ def _as_graph(trace: Trace, step: Step) -> tuple[str, str]:
     launches = [call for call in before.calls if call.works]
     each = format_ns(int(np.median([call.cost_ns + call.gap_ns for call in launches if not call.awaits] or [0])))
     text = f"Each of {count_text(len(launches), 'launch', 'launches')} takes the host {each} (median), more than the card."
-    return text, "Capture the launches once as a CUDA graph and launch that, or make fewer, longer kernels."
+    return text, LESS_LAUNCHES
 
 
 def _own(trace: Trace, step: Step) -> tuple[str, str]:

@@ -473,6 +473,12 @@ def _launch_rows(pieces: Pieces) -> tuple[Int64Array, Int64Array]:
     return first_ns, spacing_ns
 
 
+def launched_in_a_row(pieces: Pieces, row: Int64Array, before: Int64Array) -> Int64Array:
+    """Return how long after the launch in front of it each row was launched, if bound by launches as `before` is; else 0."""
+    _, spacing_ns = _launch_rows(pieces)
+    return np.where(_is_launch_bound(pieces.trace, spacing_ns, row, before), spacing_ns[row], 0)
+
+
 def _is_launch_bound(trace: Trace, spacing_ns: Int64Array, row: Int64Array, before: Int64Array) -> BoolArray:
     """Tell which pieces were launched one behind the other by a thread whose launches take longer than the work in front."""
     is_bound: BoolArray = (spacing_ns[row] <= LAUNCH_SPACING_NS) & (before >= 0)

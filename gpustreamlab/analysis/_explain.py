@@ -27,7 +27,15 @@ from gpustreamlab.analysis._changes import Run, apart, in_one_stream, launched_a
 from gpustreamlab.analysis._device_causes import CODES, piece_of
 from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, joined
-from gpustreamlab.analysis._host_findings import CALLED, finding_of, idle_call_findings, short_and_late, sooner
+from gpustreamlab.analysis._host_findings import (
+    CALLED,
+    finding_of,
+    idle_call_findings,
+    launch_bound,
+    short_and_late,
+    small_kernels,
+    sooner,
+)
 from gpustreamlab.analysis._host_waits import thread_lanes
 from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED
@@ -212,7 +220,11 @@ def _explanation(
         gain_ns = sum(finding.saves_ns for finding in findings)
         result = replace(result, forecast=advice.forecast, gain_ns=gain_ns, no_gain=no_gain)
     if least_ns is None and not is_part:
-        findings += idle_call_findings(trace, pieces, findings, max(result.worth_ns, int(IDLE_SHARE * result.active_ns)))
+        worth_ns = max(result.worth_ns, int(IDLE_SHARE * result.active_ns))
+        findings += idle_call_findings(trace, pieces, findings, worth_ns)
+        findings = launch_bound(trace, pieces, findings, worth_ns)
+        if not findings and result.idle and not (advice and advice.is_certain):
+            findings = small_kernels(trace, rows)
     if least_ns is None and not any(finding.saves_ns or finding.step >= 0 for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
     words = result.maker.words

@@ -16,10 +16,14 @@ from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
-from gpustreamlab.typing import Cause, LaneKind, SpanKind
+from gpustreamlab.typing import Cause, EdgeKind, LaneKind, SpanKind
 
 _NAME_WIDTH = 40
 OF_CALL_ROW = (Cause.SLOWED_DOWN, Cause.OTHER_RANK)  # Of what took longer the kernel stands in place of a call
+LESS_LAUNCHES = (
+    "Capture the launches once as a CUDA graph, and launch that (in torch: torch.compile(model, mode='reduce-overhead')), or "
+    "make fewer, longer kernels: a larger batch, fused operations."
+)
 LEAST_NEED = 1 / 8  # From which share of an SM on it is told what a block takes
 
 TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
@@ -51,7 +55,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.LAUNCH_BOUND: (
             "{other} took {took}, less than the host took from one launch to the next.",
-            "{make_fewer} longer kernels, or launch them as one CUDA graph.",
+            "{may_wait}" + LESS_LAUNCHES,
         ),
         Cause.LAZY_LOAD: (
             "The host was in {call} before {work} began: code was loaded, the first time that it was needed.",
@@ -83,7 +87,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.PAGEABLE_COPY: (
             "{call} of pageable memory held up the host before it launched {work}.",
-            "Let the host's side of the copy be pinned memory: lab.memory.pinned_empty(shape, dtype).",
+            "Let the host's side of the copy be pinned memory: lab.memory.pinned_empty(shape, dtype).{then_wait}",
         ),
         Cause.COPY_ENGINE: (
             "{work} waited {queued} and began as {other} ended: {engine}.",
@@ -165,7 +169,8 @@ _AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
         Cause.ALLOC_SYNC: "Allocate before the loop, or from a pool: hipMallocAsync, or the caching allocator of torch.",
         Cause.COOPERATIVE: f"Launch it first, with fewer blocks, or give the other one compute units of its own: {_OWN_UNITS}.",
         Cause.TIME_SLICED: "Put the work into one process, with streams.",
-        Cause.PAGEABLE_COPY: "Let the host's side of the copy be pinned memory: hipHostMalloc, or tensor.pin_memory().",
+        Cause.PAGEABLE_COPY: "Let the host's side of the copy be pinned memory: hipHostMalloc, or tensor.pin_memory()."
+        "{then_wait}",
         Cause.SM_RESOURCES: f"Use smaller blocks or less shared memory, or share out the compute units: {_OWN_UNITS}.",
         Cause.QUEUE_ALIAS: "Set GPU_MAX_HW_QUEUES=8 before the process starts, or use fewer streams. If they then run at once, "
         "it was that.",
@@ -232,6 +237,7 @@ def finding_texts(
         "other_stream": stream(before),
         "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
         "upload": _upload(name(call)),
+        "then_wait": _then_wait(trace, call, row) if code is Cause.PAGEABLE_COPY else "",
         "lasted": lasted(call if code in OF_CALL_ROW else row),
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
@@ -242,7 +248,7 @@ def finding_texts(
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
         "awaited": format_ns(int(min(pieces.start_ns[piece], trace.end_ns[before]) - pieces.idle_since_ns[piece])),
         "priority": str(trace.lanes[int(trace.lane[before])].priority),
-        "make_fewer": "Make fewer," if is_proved else _ELSE_FEWER,
+        "may_wait": "" if is_proved else _MAY_WAIT,
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
         "mend_wait": _mend_wait(stream(row), stream(before), need=need),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
@@ -271,6 +277,18 @@ def finding_texts(
 
 
 _PERHAPS_RANKS = " That may have waited for another rank itself: files of all ranks, read as one trace, tell."
+THEN_WAIT = "The host then goes on before the copy has ended, so a stream that uses what is copied must wait for it: "
+"""What is said of copies that blocked the host, where other streams work behind them."""
+
+
+def _then_wait(trace: Trace, call: int, row: int) -> str:
+    """Say that the stream of some work has to wait for the copy of a call, which held that work up; empty in one stream."""
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    lanes = {int(trace.lane[copy]) for copy in launches.target[launches.source == call].tolist()}
+    if call < 0 or not lanes or int(trace.lane[row]) in lanes:
+        return ""
+    copying, stream = (repr(display_name(trace.lanes[lane].name, _NAME_WIDTH)) for lane in (min(lanes), int(trace.lane[row])))
+    return f" {THEN_WAIT}lab.stream({stream}).wait({copying})."
 
 
 def _queue(trace: Trace, row: int, before: int) -> str:
@@ -402,7 +420,7 @@ def _knows_sms(trace: Trace) -> bool:
     return all(map(all, limits))
 
 
-_ELSE_FEWER = "It may have waited in between: lab.capture('kernels', host=True), and run it again. Else make fewer,"
+_MAY_WAIT = "It may have waited in between: lab.capture('kernels', host=True), and run it again. Else: "
 """What is said of launches of which no call is known."""
 
 

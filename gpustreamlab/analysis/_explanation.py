@@ -124,7 +124,7 @@ def told_columns(finding: Finding) -> list[str]:
     stream, other = (display_name(name, _NAME_WIDTH) for name in (finding.stream, finding.other or "others"))
     which = f"{stream}, while {other} ran"
     if finding.code is Cause.SAME_LANE:
-        which = f"{stream}, for both" if finding.step < 0 else stream
+        which = f"{stream}, for both" if finding.other else stream
     elif finding.step >= 0 and finding.other is None:
         which = stream
     if finding.pair_count > 1:
@@ -285,7 +285,7 @@ class Explanation(Reported):
             )
             idle_ns = max(0, self.forecast.measured_ns - self.active_ns)
             return self.forecast.line(free_ns + min(late_ns, self.bound_ns + idle_ns))
-        if len(self.streams) < 2 and not self.findings:
+        if len(self.streams) < 2:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
             return self.idle or "one stream" if self.streams else nothing
         together_ns, active_ns = format_ns(self.together_ns), format_ns(self.active_ns)
@@ -319,7 +319,7 @@ class Explanation(Reported):
         return Report(title="Why:", line=line, tables=tuple(tables), notes=self.notes, doubt=doubt)
 
     def _notes(self) -> list[str]:
-        notes = [f"{self.idle[:1].upper()}{self.idle[1:]}."] if self.idle and self.findings else []
+        notes = [f"{self.idle[:1].upper()}{self.idle[1:]}."] if self.idle and self.findings and self.forecast else []
         notes += [f"Streams {self.no_gain}."] if self.no_gain else []
         notes += self._notes_of_forecast()
         if self.streams and self.is_ranges and not self.findings:
@@ -370,7 +370,8 @@ class Explanation(Reported):
         if told is not None and told.works_share < 1:
             notes.append(f"Long: {format_share(told.works_share)} of the work was scheduled anew, and stands for the whole.")
         if any(finding.bound_ns for finding in self.findings):
-            is_late = any(finding.bound_ns and finding.code is Cause.HOST_LATE for finding in self.findings)
+            of_host = (Cause.HOST_LATE, Cause.LAUNCH_BOUND)
+            is_late = any(finding.bound_ns and finding.code in of_host for finding in self.findings)
             host = ", or without what the host did before it" if is_late else ""
             notes.append(
                 f"At most: by overlap of that work{host}, if nothing needs the order that it has. Nothing is promised, as not "

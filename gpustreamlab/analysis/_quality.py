@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -19,14 +19,21 @@ from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 if TYPE_CHECKING:
     import pandas as pd
 
-CHECKS = ("kernels lost", "no time", "clocks", "dropped", "tool", "launches lost", "whole graphs", "overhead")
+CHECKS = (
+    *("cut", "kernels lost", "copies lost", "no time", "clocks", "dropped", "tool", "overhead"),
+    *("launches lost", "fills lost", "whole graphs"),
+)
 """What speaks against a trace; the gravest first."""
-GRAVE = 5  # So many of them are said before any answer, the others beside it
+BESIDE = ("launches lost", "fills lost", "whole graphs")  # What is never said before answers; of the first the readers tell
 GRAVE_SHARE = 0.01
-"""From which share on launches without kernels, and work before its launch, are more than the end of a recording."""
+"""From which share on launches without work, and work before its launch, are more than the end of a recording."""
+GRAVE_OVERHEAD = 0.1
+"""From which share of the time on the profiler made another run of it."""
 LISTED = 3  # How many warnings of the tool are shown
 
 _LAUNCHES = re.compile(r"^(cu(da)?|hip|ur|ze)\w*(LaunchKernel|KernelLaunch|LaunchCooperative|GraphLaunch)", re.IGNORECASE)
+_COPIES = re.compile(r"^(cu(da)?|hip)Memcpy|^urEnqueueUSMMemcpy")
+_FILLS = re.compile(r"^(cu(da)?|hip)Memset|^urEnqueueUSMFill")
 _CAPTURE = re.compile(r"Stream(Begin|End)Capture")
 _OVERHEAD = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$", re.IGNORECASE)
 _WHOLE_GRAPH = re.compile(r"^graph \d+ \(whole\)$")
@@ -40,6 +47,13 @@ class Doubt(NamedTuple):
     of: int  # Of how many; 0 where that is not known
     worst_ns: int  # The most that a time is off, or what it took, in ns; 0 where it is no time
     text: str  # What it is, and what it means, in a sentence
+    share: float = 1.0  # How much of the trace it concerns, where that is known
+
+    @property
+    def is_grave(self) -> bool:
+        """Whether it is said before any answer, not beside it."""
+        least = GRAVE_OVERHEAD if self.check == "overhead" else GRAVE_SHARE
+        return self.check not in BESIDE and self.share >= least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -49,7 +63,7 @@ class Quality(Answer):
     doubts: tuple[Doubt, ...]
     """What was found, the gravest first."""
     lost_row: Int64Array
-    """Rows of launches without a kernel; int64."""
+    """Rows of calls of which the kernel, copy or fill is missing; int64."""
     dependent_count: int
     """How many kernels began before the one in front on their stream had ended: programmatic dependent launches."""
 
@@ -73,12 +87,12 @@ class Quality(Answer):
     @property
     def grave(self) -> str:
         """What has to be said before any answer, in a sentence or several; empty where nothing has."""
-        return " ".join(one.text for one in self.doubts if _is_grave(one))
+        return " ".join(one.text for one in self.doubts if one.is_grave)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is said beside answers, and not before them: each a sentence. Of lost launches the readers tell."""
-        return tuple(one.text for one in self.doubts if CHECKS.index(one.check) > GRAVE)
+        """What is said beside answers, and not before them: each a sentence."""
+        return tuple(one.text for one in self.doubts if one.check in {"overhead", *BESIDE[1:]} and not one.is_grave)
 
     def _line(self) -> str:
         return self.doubts[0].text.rstrip(".") if self.doubts else "nothing in the trace speaks against it"
@@ -111,9 +125,10 @@ def quality(trace: Trace) -> Quality:
 
     Notes
     -----
-    Checked are launches without kernels and kernels without launches (where calls were recorded), records without times, work
-    that begins before the call that launched it by more than the clocks' error, dropped records, what the tool itself warns of,
-    graphs of which only the whole was recorded, and the profiler's own time.
+    Checked are files and runs that were cut short, launches without kernels, copies or fills and those without launches (where
+    calls were recorded), records without times, work that begins before the call that launched it by more than the clocks'
+    error, dropped records, what the tool itself warns of, graphs of which only the whole was recorded, and the profiler's own
+    time.
 
     Examples
     --------
@@ -123,25 +138,36 @@ def quality(trace: Trace) -> Quality:
     (1, 0)
     """
     require_trace(trace, "quality")
-    launches, lost = _launches(trace)
-    doubts = sorted(_doubts(trace, launches, lost), key=lambda one: CHECKS.index(one.check))
+    calls = {check: _launches(trace, pattern) for check, (pattern, _) in _LOST.items()}
+    doubts = [*_doubts(trace), *(() if trace.metadata.part_of_spans else _lost(calls)), *_overhead(trace)]
+    doubts.sort(key=lambda one: CHECKS.index(one.check))
+    lost = np.sort(np.concatenate([rows for _, rows in calls.values()]))
     return Quality(trace=trace, doubts=tuple(doubts), lost_row=lost, dependent_count=_dependent_count(trace))
 
 
-def _is_grave(doubt: Doubt) -> bool:
-    is_many = not doubt.of or doubt.record_count >= GRAVE_SHARE * doubt.of
-    return is_many and CHECKS.index(doubt.check) < GRAVE
+_LOST = {
+    "kernels lost": (_LAUNCHES, "launches have no kernel"),
+    "copies lost": (_COPIES, "calls that copy have no copy"),
+    "fills lost": (_FILLS, "calls that fill memory have no fill"),
+}
+"""Calls that launch work, by the check of which they lack it, and what is then said."""
 
 
-def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
+def _lost(calls: Mapping[str, tuple[int, Int64Array]]) -> Iterator[Doubt]:
+    again = " Times without work may be without a record only. Record again, for a shorter time and behind a step to warm up."
+    for check, (count, rows) in calls.items():
+        if len(rows):
+            told = f"{len(rows):,} of {count:,} {_LOST[check][1]}"
+            text, again = f"The profile is incomplete: {told}.{again}", ""
+            if check in BESIDE:  # libraries fill 0 bytes quite often
+                text = f"{told}: there was nothing to fill, or it is lost."
+            yield Doubt(check, len(rows), count, 0, text, len(rows) / count)
+
+
+def _doubts(trace: Trace) -> Iterator[Doubt]:
     meta, edges = trace.metadata, trace.edges.select(EdgeKind.LAUNCH)
-    is_whole = not meta.part_of_spans
-    if len(lost) and is_whole:
-        yield Doubt(
-            *("kernels lost", len(lost), launches, 0),
-            f"The profile is incomplete: {len(lost):,} of {launches:,} launches have no kernel. Times without work may be "
-            "without a record only. Record again, for a shorter time and behind a step to warm up.",
-        )
+    if meta.recovery_note:
+        yield Doubt("cut", 1, 0, 0, f"The trace is cut short: {meta.recovery_note}.")
     if meta.refused_records:
         text = f"{count_text(meta.refused_records, 'record')} had no time: none, or one that cannot be. They are left out."
         yield Doubt("no time", meta.refused_records, 0, 0, text)
@@ -153,11 +179,11 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
             *("clocks", count, len(edges), worst_ns),
             f"The clocks of host and device disagree: {count:,} of {len(edges):,} kernels, copies and fills begin before their "
             f"call, by up to {format_ns(worst_ns)}. What the host did meanwhile may be off by as much.",
+            count / len(edges),
         )
     if dropped := meta.dropped_spans:
-        yield Doubt(
-            "dropped", dropped, len(trace) + dropped, 0, f"{count_text(dropped, 'span')} were dropped, as a buffer was full."
-        )
+        text = f"{count_text(dropped, 'span')} were dropped, as a buffer was full."
+        yield Doubt("dropped", dropped, len(trace) + dropped, 0, text, dropped / (len(trace) + dropped))
     if meta.diagnostics:
         told = "; ".join(display_name(one, 160).rstrip(".") for one in meta.diagnostics[:LISTED])
         yield Doubt("tool", len(meta.diagnostics), 0, 0, f"The tool that recorded it warns: {told}.")
@@ -166,7 +192,7 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
     is_orphan = work.copy()
     is_orphan[edges.target] = False
     orphan_count = int(is_orphan.sum())
-    if has_calls and orphan_count and is_whole:
+    if has_calls and orphan_count and not meta.part_of_spans:
         text = f"{orphan_count:,} of {int(work.sum()):,} kernels, copies and fills have no call that launched them."
         yield Doubt("launches lost", orphan_count, int(work.sum()), 0, text)
     whole = np.flatnonzero(named_calls(trace, _WHOLE_GRAPH.match, SpanKind.KERNEL))
@@ -174,25 +200,28 @@ def _doubts(trace: Trace, launches: int, lost: Int64Array) -> Iterator[Doubt]:
         graphs = count_text(len(whole), "launch of a graph", "launches of graphs")
         text = f"{graphs} are one span each: what ran in them is not told."
         yield Doubt("whole graphs", len(whole), int(work.sum()), 0, text)
-    overhead = np.flatnonzero(named_calls(trace, _OVERHEAD.match))
-    if len(overhead) or meta.profiler_ns:
-        took_ns = int(lasted_ns(trace, overhead).sum()) + meta.profiler_ns
-        share = format_share(took_ns / max(1, int(trace.end_ns.max() - trace.start_ns.min())))
+
+
+def _overhead(trace: Trace) -> Iterator[Doubt]:
+    rows = np.flatnonzero(named_calls(trace, _OVERHEAD.match))
+    took_ns = int(lasted_ns(trace, rows).sum()) + trace.metadata.profiler_ns
+    if took_ns:
+        share = took_ns / max(1, int(trace.end_ns.max() - trace.start_ns.min()))
+        means = ": times, and what changes save, are those of the profiled run" if share >= GRAVE_OVERHEAD else ""
+        how_long = f"{format_share(share)} of the time" if share <= 1 else "longer than what was recorded"
         yield Doubt(
-            "overhead",
-            max(1, len(overhead)),
-            0,
-            took_ns,
-            f"The profiler itself took {format_ns(took_ns)}, {share} of the time.",
+            *("overhead", max(1, len(rows)), 0, took_ns),
+            f"The profiler itself took {format_ns(took_ns)}, {how_long}{means}.",
+            share,
         )
 
 
-def _launches(trace: Trace) -> tuple[int, Int64Array]:
-    """Return how many calls launch kernels or graphs, and the rows of those of which none is in the trace.
+def _launches(trace: Trace, pattern: re.Pattern[str]) -> tuple[int, Int64Array]:
+    """Return how many calls of some names launch work, and the rows of those of which none is in the trace.
 
     Of a call within another one the outer counts; launches while a stream is captured run nothing.
     """
-    rows = np.flatnonzero(named_calls(trace, _LAUNCHES.search))
+    rows = np.flatnonzero(named_calls(trace, pattern.search))
     if not len(rows):
         return 0, rows
     rows = rows[np.lexsort((-trace.end_ns[rows], trace.start_ns[rows], trace.lane[rows]))]

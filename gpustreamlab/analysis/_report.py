@@ -334,7 +334,7 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
         facts.append(dropped_text(meta))
     if meta.pending_spans:
         facts.append(pending_text(meta.pending_spans, meta))
-    if meta.recovery_note:
+    if meta.recovery_note and not meta.doubt:  # else that says it
         facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
     return [*facts, *(display_name(fact, NOTE_CHARACTERS) for fact in meta.missing)]
 

@@ -59,9 +59,11 @@ def read_tables(path: str | PathLike[str]) -> Trace:
         is_rocm = "starttimestamp" in keys
         units = {_key(name): unit for name in names if (unit := re.search(r"\((\S+)\)$", name.strip()))}
         factors = {key: _UNITS.get(unit[1].lower(), _BYTES.get(unit[1].lower(), 1)) for key, unit in units.items()}
+        line = keys
         for line in filter(None, table):
             one = dict(zip(keys, line, strict=False))
             _add_rocm(rows, one) if is_rocm else _add_nsys(rows, one, factors)
+        rows.cut = "its last row has too few columns" if len(line) < len(keys) else ""
     if is_rocm:
         name_streams(rows)
     source, backend = ("AMD's rocprofv3", ROCM_BACKEND) if is_rocm else ("Nsight Systems", NSYS_BACKEND)

@@ -112,7 +112,7 @@ def own_data(path: Path) -> bytearray | None:
 class EventFile(Generic[_Event, _Facts]):
     """The events of a file, packed by gzip or not."""
 
-    def __init__(self, path: str | PathLike[str], event: type[_Event], facts: type[_Facts]) -> None:
+    def __init__(self, path: str | PathLike[str], event: type[_Event], facts: type[_Facts], rows: Any = None) -> None:
         self.path = str(Path(path))
         self.facts = facts()  # What it tells of itself, known when all blocks were read
         self.event_count = 0  # So far, without the damaged ones
@@ -120,7 +120,9 @@ class EventFile(Generic[_Event, _Facts]):
         self.cut = ""  # What is missing of it, in words; empty where it is whole
         self._kind = event
         self._event = msgspec.json.Decoder(event)
-        self._block: msgspec.json.Decoder[list[_Event]] = msgspec.json.Decoder(GenericAlias(list, (event,)))
+        # Of blocks that hold nothing else, `rows` are decoded, which take less time.
+        kinds = [rows, event] if rows else [event]
+        self._blocks: list[msgspec.json.Decoder[list[_Event]]] = [msgspec.json.Decoder(GenericAlias(list, (k,))) for k in kinds]
         self._told = msgspec.json.Decoder(facts)
         self._rest = bytearray()
         self._has_ended = False
@@ -226,13 +228,14 @@ class EventFile(Generic[_Event, _Facts]):
             return []
         if place is None:
             return self._one_by_one()
-        try:
-            events: list[_Event] = _decode(self._block, b"".join((b"[", text[: place.start() + 1], b"]")))
-        except WRONG:
-            return self._one_by_one()
-        self._rest = text[place.end() - 1 :]
-        self.event_count += len(events)
-        return events
+        block = b"".join((b"[", text[: place.start() + 1], b"]"))
+        for decoder in self._blocks:
+            with suppress(*WRONG):
+                events: list[_Event] = _decode(decoder, block)
+                self._rest = text[place.end() - 1 :]
+                self.event_count += len(events)
+                return events
+        return self._one_by_one()
 
     def _one_by_one(self, *, is_last: bool = False) -> list[_Event]:
         """Return the events that are whole, each for itself, up to the end of the list if that is here."""

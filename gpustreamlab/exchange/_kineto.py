@@ -148,6 +148,11 @@ class _Maker:
             facts={
                 "waits_told": not self._lacks_waits(),
                 "title": self._title(),
+                "recovery_note": "; ".join(
+                    f"{cut}{f' ({path!r})' if self._ranks[0] else ''}: what was whole of it is here, the rest is not known"
+                    for cut, path in zip(told.cuts, self._paths, strict=True)
+                    if cut
+                ),
                 "refused_records": told.refused_count + told.damaged_count,
                 "profiler_ns": told.profiler_ns,
             },
@@ -326,12 +331,7 @@ class _Maker:
     def _missing(self, call: Int64Array) -> list[str]:
         """Say what the files do not tell of themselves, of work, its devices, and what it waited for."""
         told = self._told
-        facts = [
-            f"{cut[0].upper()}{cut[1:]}{f' ({path!r})' if self._ranks[0] else ''}: what was whole of it is here, the rest is "
-            "not known."
-            for cut, path in zip(told.cuts, self._paths, strict=True)
-            if cut
-        ]
+        facts = []
         if self._ranks[0]:
             facts.append("Each file's times are taken as they are: clocks of different hosts differ by an unknown time.")
         facts += launch_note(call)

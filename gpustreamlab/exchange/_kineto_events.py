@@ -6,9 +6,10 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from os import PathLike
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, Union
 
 import msgspec
 import numpy as np
@@ -32,7 +33,6 @@ CATEGORIES: Mapping[str, tuple[str, SpanKind]] = {
     "cuda_sync": (WAIT, SpanKind.HOST),
     **dict.fromkeys(("gpu_user_annotation", "trace"), (SAID, SpanKind.ANNOTATION)),
 }
-_NAMES_AND_FLOWS = ("M", "s", "t", "f")
 _STREAM_WAIT = "Stream Wait Event"
 _LAST_NUMBER = re.compile(r"(\d{1,18})\s*$")
 _HOST_ROWS = 1_000_000  # Newer files put waits of the host for a stream into rows of this number more than the stream's
@@ -42,7 +42,7 @@ _Whole: TypeAlias = Annotated[int, msgspec.Meta(gt=-LARGEST_TIME_NS, lt=LARGEST_
 _Id: TypeAlias = int | str | None
 
 
-class Args(msgspec.Struct, gc=False):
+class Args(msgspec.Struct, gc=False, frozen=True):
     """What an event tells beside its times."""
 
     name: object = None
@@ -69,17 +69,28 @@ class Args(msgspec.Struct, gc=False):
 _NO_ARGS = Args()
 
 
-class Event(msgspec.Struct, gc=False):
-    """One row of a file."""
+class Span(msgspec.Struct, gc=False, tag="X", tag_field="ph"):
+    """A row with a begin and an end."""
 
-    ph: str | None = None
     cat: str | None = None
     name: str | None = None
     pid: _Id = None
     tid: _Id = None
     ts: msgspec.Raw = msgspec.Raw(b"")
     dur: msgspec.Raw = msgspec.Raw(b"0")
-    args: Args = msgspec.field(default_factory=lambda: _NO_ARGS)
+    args: Args = _NO_ARGS
+
+
+class Event(Span, gc=False, tag=False):
+    """A row of any kind."""
+
+    ph: str | None = None
+
+
+_FLOWS = tuple(msgspec.defstruct(f"Flow_{tag}", (), tag=tag, tag_field="ph", gc=False) for tag in "stf")
+_OTHERS = tuple(msgspec.defstruct(f"Row_{tag}", (), bases=(Span,), tag=tag, tag_field="ph", gc=False) for tag in "Mi")
+ROWS: Any = Union[Span, *_OTHERS, *_FLOWS]
+"""Kinds of rows, of which flows tell what correlations do. To decode these takes less time than each as an `Event`."""
 
 
 class Facts(msgspec.Struct):
@@ -123,12 +134,13 @@ class Shape(NamedTuple):
     channel: int
 
 
-_SORT = attrgetter("ph", "cat")
 _TIMES = attrgetter("ts"), attrgetter("dur")
 _NAME = attrgetter("name")
 _THREAD = attrgetter("pid", "tid")
 _STREAM = attrgetter("args.device", "args.context", "args.stream", "pid", "tid")
-_SHAPE = attrgetter("args.grid", "args.block", "args.registers", "args.shared", "args.graph", "args.node", "args.channel")
+_SHAPE = attrgetter(
+    "cat", "name", "args.grid", "args.block", "args.registers", "args.shared", "args.graph", "args.node", "args.channel"
+)
 _AWAITED = attrgetter("args.device", "args.context", "args.awaited_stream", "pid", "tid")
 _COLUMNS = {
     WORK: ("start_ns", "end_ns", "stream", "shape", "size_bytes", "correlation"),
@@ -143,10 +155,10 @@ class Events:
     """Takes the events of files; what it holds is columns, and one of each name, stream, thread, and way of launching."""
 
     def __init__(self) -> None:
-        self.names = Codes(cut_text)
+        self.names = Codes(lambda name: cut_text(str(name)))
         self.streams = Codes(self._stream_key)
         self.threads = Codes(self._thread_key)
-        self.shapes = Codes(lambda key: Shape(*key))
+        self.shapes = Codes(lambda told: Shape(self._file, _read_as(told[0])[1], str(told[1]), *told[2:]))
         self.thread_names: dict[ThreadKey, str] = {}
         self.row_names: dict[StreamKey, str] = {}  # What rows of streams are called
         self.priorities: dict[int, int] = {}  # By stream
@@ -167,8 +179,8 @@ class Events:
 
     def read(self, path: str | PathLike[str]) -> None:
         """Take a file."""
-        file, self._file = EventFile(path, Event, Facts), len(self.facts)
-        for codes in (self.streams, self.threads):  # those of another file are others
+        file, self._file = EventFile(path, Event, Facts, ROWS), len(self.facts)
+        for codes in (self.streams, self.threads, self.shapes):  # those of another file are others
             codes.clear()
         before = {role: len(parts) for role, parts in self._parts.items()}
         for events in file.blocks():
@@ -207,29 +219,48 @@ class Events:
                 part["start_ns"] += base_ns
                 part["end_ns"] += base_ns
 
-    def _add(self, events: list[Event]) -> None:
-        sorts: defaultdict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
-        for sort, event in zip(map(_SORT, events), events, strict=True):
-            sorts[sort].append(event)
-        for (phase, given), found in sorts.items():
-            role, kind = CATEGORIES.get(str(given).lower(), ("", SpanKind.HOST)) if phase == "X" else ("", SpanKind.HOST)
-            if role == SAID or phase in _NAMES_AND_FLOWS:
+    def _add(self, events: Sequence[Span]) -> None:
+        spans: list[Span] = [event for event in events if type(event) is Span]
+        if len(spans) < len(events):
+            others = [event for event in events if type(event) is not Span and type(event) not in _FLOWS]
+            self.said_count += len(events) - len(spans) - len(others)
+            spans += self._add_others(others)
+        roles: defaultdict[str, list[Span]] = defaultdict(list)
+        for span in spans:
+            roles[_read_as(span.cat)[0]].append(span)
+        for role, found in roles.items():
+            if role == SAID:
                 self.said_count += len(found)
-                if phase == "M":
-                    self._add_thread_names(found)
             elif role == WAIT:
                 self._add_waits(found)
             elif role:
-                self._add_spans(found, role, kind)
+                self._add_spans(found, role)
             else:
-                self.left_out["without a category" if given is None else str(given)[:40]] += len(found)
-                if given == "overhead":
-                    lasts_ns = all_nanoseconds([event.dur for event in found])
-                    self.profiler_ns += int(lasts_ns[(lasts_ns >= 0) & (lasts_ns < LARGEST_TIME_NS)].sum())
+                self._leave_out(found)
 
-    def _add_spans(self, events: list[Event], role: str, kind: SpanKind) -> None:
+    def _add_others(self, events: Sequence[Span]) -> list[Span]:
+        """Take names, count what says nothing new, and return the spans among them."""
+        spans = []
+        for event in events:
+            phase = event.ph if isinstance(event, Event) else event.__struct_config__.tag
+            if phase == "X":
+                spans.append(event)
+            elif phase in {"M", "s", "t", "f"}:
+                self.said_count += 1
+                self._add_thread_name(event)
+            else:
+                self._leave_out([event])
+        return spans
+
+    def _leave_out(self, events: Sequence[Span]) -> None:
+        """Count what is not read, but for how long the profiler took."""
+        self.left_out.update("without a category" if event.cat is None else event.cat[:40] for event in events)
+        lasts_ns = all_nanoseconds([event.dur for event in events if event.cat == "overhead"])
+        self.profiler_ns += int(lasts_ns[(lasts_ns >= 0) & (lasts_ns < LARGEST_TIME_NS)].sum())
+
+    def _add_spans(self, events: Sequence[Span], role: str) -> None:
         """Take those events of which the times make sense."""
-        start_ns, lasts_ns = (all_nanoseconds(list(map(get, events))) for get in _TIMES)
+        start_ns, lasts_ns = all_nanoseconds([raw for get in _TIMES for raw in map(get, events)]).reshape(2, -1)
         is_good: BoolArray = (start_ns < LARGEST_TIME_NS) & (lasts_ns >= 0) & (start_ns + lasts_ns < LARGEST_TIME_NS)
         if role == WORK:
             is_good &= (start_ns != 0) | (lasts_ns != 0)  # CUPTI could not tell when it ran
@@ -240,18 +271,17 @@ class Events:
         if events:
             columns: Columns = {"start_ns": start_ns, "end_ns": start_ns + lasts_ns}
             if role == WORK:
-                columns |= self._work(events, kind)
+                columns |= self._work(events)
             else:
-                columns |= {"thread": self.threads.of(map(_THREAD, events)), "name": self.names.of(_names(events))}
+                columns |= {"thread": self.threads.of(map(_THREAD, events)), "name": self.names.of(map(_NAME, events))}
             if role == CALL:
                 columns["correlation"] = self._correlations(events)
             self._parts[role].append(columns)
 
-    def _work(self, events: list[Event], kind: SpanKind) -> Columns:
-        shapes = zip(_names(events), map(_SHAPE, events), strict=True)
+    def _work(self, events: Sequence[Span]) -> Columns:
         columns: Columns = {
             "stream": self.streams.of(map(_STREAM, events)),
-            "shape": self.shapes.of((self._file, kind, name, *shape) for name, shape in shapes),
+            "shape": self.shapes.of(map(_SHAPE, events)),
             "size_bytes": np.maximum(_numbers(events, "args.bytes"), 0),
             "correlation": self._correlations(events),
         }
@@ -261,7 +291,7 @@ class Events:
         self.priorities.update(zip(columns["stream"].tolist(), _numbers(events, "args.priority").tolist(), strict=True))
         return columns
 
-    def _add_waits(self, events: list[Event]) -> None:
+    def _add_waits(self, events: Sequence[Span]) -> None:
         """Take which stream waited for which; what the host waited for its calls tell."""
         waits = [event for event in events if event.name == _STREAM_WAIT]
         told = [event for event in waits if event.args.awaited_record > 0 and event.args.correlation > 0]
@@ -274,14 +304,13 @@ class Events:
         columns["wait"] = _numbers(told, "args.correlation") + shift
         self._parts[WAIT].append(columns)
 
-    def _add_thread_names(self, events: list[Event]) -> None:
-        for event in events:
-            if event.name == "thread_name" and event.args.name is not None:
-                name = cut_text(str(event.args.name)).strip()
-                self.thread_names[self._thread_key(_THREAD(event))] = name
-                self.row_names[self._stream_key((None, 0, None, event.pid, event.tid))] = name
+    def _add_thread_name(self, event: Span) -> None:
+        if event.name == "thread_name" and event.args.name is not None:
+            name = cut_text(str(event.args.name)).strip()
+            self.thread_names[self._thread_key(_THREAD(event))] = name
+            self.row_names[self._stream_key((None, 0, None, event.pid, event.tid))] = name
 
-    def _correlations(self, events: list[Event]) -> Int64Array:
+    def _correlations(self, events: Sequence[Span]) -> Int64Array:
         """Return the correlations, 0 for none; those of several files are apart."""
         found = _numbers(events, "args.correlation")
         return np.where((found > 0) & (found < 1 << CORRELATION_BITS), found + (self._file << CORRELATION_BITS), 0)
@@ -299,6 +328,12 @@ class Events:
         return StreamKey(self._file, max(_number_of(device), 0), whole_number(number), stream)
 
 
+@lru_cache(1_024)
+def _read_as(category: str | None) -> tuple[str, SpanKind]:
+    """Return what spans of a category are; no role for one that is not read."""
+    return CATEGORIES.get(str(category).lower(), ("", SpanKind.HOST))
+
+
 def without_context(key: StreamKey) -> tuple[int, int, int]:
     return key.file, key.device, key.stream
 
@@ -309,15 +344,11 @@ def _number_of(told: object) -> int:
     return whole_number(told) if found is None else int(found[1])
 
 
-def _names(events: list[Event]) -> list[str]:
-    return [str(name) for name in map(_NAME, events)]
-
-
-def _numbers(events: list[Event], name: str) -> Int64Array:
+def _numbers(events: Sequence[Span], name: str) -> Int64Array:
     return np.fromiter(map(attrgetter(name), events), np.int64, len(events))
 
 
-def _collective(event: Event) -> tuple[int, int]:
+def _collective(event: Span) -> tuple[int, int]:
     """Return a number for the communicator, the same in the files of all ranks, and the place in it from 1, or 0."""
     told = event.args
     sequence = whole_number(int(str(told.sequence)[:18]) if str(told.sequence).isdecimal() else -1, -1)

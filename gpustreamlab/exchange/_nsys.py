@@ -88,6 +88,7 @@ class _Maker:
             missing=self._missing(lanes, call),
             facts={
                 "refused_records": self._told.refused_count,
+                "recovery_note": self._report.cut,
                 "diagnostics": self._told.diagnostics(),
                 "profiler_ns": self._told.profiler_ns(),
                 "waits_told": not self._lacks_waits,

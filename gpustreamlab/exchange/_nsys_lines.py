@@ -83,6 +83,7 @@ class Lines(Report):
                     self._take(decode(line.removeprefix(BYTE_ORDER_MARK)))
                 except _WRONG:
                     self.damaged_count += bool(line.strip())
+                    self.cut = "" if line.endswith(b"\n") else "its last line is not whole"
         super().__init__(str(path), {table: [*names, "text", "value"] for table, names in columns.items()})
 
     def _take(self, line: Any) -> None:

@@ -8,7 +8,9 @@ import sqlite3
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager, nullcontext, suppress
 from itertools import islice
 from os import PathLike
@@ -20,6 +22,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from gpustreamlab._util.background import thread_pool
 from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import REPORT_SUFFIXES, is_nsys_folder
@@ -82,6 +85,7 @@ class Report(ABC):
     """A report, open for reading."""
 
     damaged_count = 0  # Rows that are no rows at all
+    cut = ""  # What tells that not all of it is there
 
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]]) -> None:
         self._name, self._columns = name, columns
@@ -167,49 +171,51 @@ class _Database(Report):
     def _count(self, table: str) -> int:
         # With the limit it ends, also where pages of a damaged file are below themselves.
         asked = f"select count(*) from (select 1 from {_quoted(table)} not indexed limit {MOST_ROWS + 1})"  # noqa: S608 - quoted
-        count: int = self._base.execute(asked).fetchone()[0]
-        return count
+        return int(self._base.execute(asked).fetchone()[0])
 
     def _fill(self, table: str, columns: Columns) -> None:
-        count, done, last = self.count(table), 0, -LARGEST
-        with steps(-(-count // _FETCH_ROWS), "reading") as step:
-            while done < count:
-                parts, last = self._numbers(table, [*columns], last)
-                if not len(parts[0]):
-                    break
+        count, done = self.count(table), 0
+        with steps(-(-count // _FETCH_ROWS), "reading") as step, thread_pool(1) as pool:
+            for parts in self._numbers(pool, table, [*columns]):
                 for column, part in zip(columns.values(), parts, strict=True):
                     column[done : done + len(part)] = part[: count - done]
                 done += len(parts[0])
                 step(f"{self._name}, {table}")
 
-    def _numbers(self, table: str, columns: Sequence[str], last: int) -> tuple[Sequence[Int64Array], int]:
-        """Return the columns of the next rows behind one, and the last of these rows.
+    def _numbers(self, pool: Executor, table: str, columns: Sequence[str]) -> Iterator[Sequence[Int64Array]]:
+        """Yield the columns of some rows after the other: one text, which Arrow reads while SQLite writes the next.
 
-        Whole numbers come as one text, which Arrow reads: to make an object of each takes longer than all else. What Arrow does
-        not take for numbers comes one by one.
+        To make an object of each number takes longer than all else; only what Arrow takes for none comes one by one.
         """
-        names, values = [*map(_quoted, columns)], ",".join(["%s"] * len(columns))
+        last, reading = -LARGEST, deque[tuple[int, Future[list[Int64Array]]]]()
+        names, values = ", ".join(map(_quoted, columns)), ",".join(["%s"] * len(columns))
         rows = f"from {_quoted(table)} not indexed where rowid > ? order by rowid limit {_FETCH_ROWS}"
-        if self._whole[table].issuperset(columns):
-            with suppress(pa.ArrowInvalid, sqlite3.DataError):
-                text, place = self._base.execute(
-                    "select cast(group_concat(line, char(10)) as blob), max(place) from "  # noqa: S608 - quoted
-                    f"(select rowid as place, printf('{values}', {', '.join(names)}) as line {rows})",
-                    (last,),
-                ).fetchone()
-                return _columns_of(text, len(columns)) if place is not None else [np.empty(0, np.int64)] * len(columns), place
-        found = self._base.execute(f"select rowid, {', '.join(names)} {rows}", (last,)).fetchall()
-        numbers = (value if type(value) is int else NO_NUMBER for row in found for value in row[1:])
-        parts = np.fromiter(numbers, np.int64, len(found) * len(columns)).reshape(-1, len(columns)).T
-        return [*parts], found[-1][0] if found else last
+        line = f"printf('{values}', {names})" if self._whole[table].issuperset(columns) else "null"
+        for _ in range(0, self.count(table), _FETCH_ROWS):
+            for text in ("cast(group_concat(line, char(10)) as blob)", "null"):  # of what is too long there is none
+                with suppress(sqlite3.DataError):
+                    sql = f"select max(place), {text} from (select rowid as place, {line} as line {rows})"  # noqa: S608 - quoted
+                    place, told = self._base.execute(sql, (last,)).fetchone()
+                    break
+            if place is None:
+                break
+            reading.append((last, pool.submit(_columns_of, told, len(columns))))
+            last = place
+            if len(reading) > 1:
+                yield self._read(f"select {names} {rows}", *reading.popleft())
+        yield from (self._read(f"select {names} {rows}", *one) for one in reading)
+
+    def _read(self, sql: str, last: int, reading: Future[list[Int64Array]]) -> Sequence[Int64Array]:
+        """Return the columns of some rows, as Arrow has read them, or one number after the other."""
+        with suppress(pa.ArrowInvalid, TypeError):
+            return reading.result()
+        found = zip(*self._base.execute(sql, (last,)), strict=True)
+        return [np.array([one if type(one) is int else NO_NUMBER for one in column], np.int64) for column in found]
 
     def _rows(self, table: str, columns: Sequence[str], length: int = 0) -> Iterable[Sequence[Any]]:
-        return self._select(table, (f"substr({_quoted(name)}, 1, {length})" if length else _quoted(name) for name in columns))
-
-    def _select(self, table: str, columns: Iterable[str]) -> sqlite3.Cursor:
-        """Ask for all rows; "not indexed", so that they come as they lie in the file, and each once."""
-        asked = f"select {', '.join(columns)} from {_quoted(table)} not indexed order by rowid limit {self.count(table)}"  # noqa: S608
-        return self._base.execute(asked)
+        told = ", ".join(f"substr({_quoted(name)}, 1, {length})" if length else _quoted(name) for name in columns)
+        # "not indexed", so that they come as they lie in the file, and each once.
+        return self._base.execute(f"select {told} from {_quoted(table)} not indexed order by rowid limit {self.count(table)}")  # noqa: S608
 
 
 class _Folder(Report):
@@ -239,18 +245,15 @@ class _Folder(Report):
 def _columns_of(text: bytes, width: int) -> list[Int64Array]:
     """Return the columns of lines of whole numbers between commas; nothing stands for none."""
     names = [str(place) for place in range(width)]
-    table = pa.csv.read_csv(
-        pa.BufferReader(text),
-        read_options=pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
-        parse_options=pa.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-        convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.int64()), null_values=[""]),
-    )
+    read = pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1)
+    parse = pa.csv.ParseOptions(quote_char=False, ignore_empty_lines=False)
+    convert = pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.int64()), null_values=[""])
+    table = pa.csv.read_csv(pa.BufferReader(text), read, parse, convert)
     return [column.fill_null(NO_NUMBER).to_numpy() for column in table.columns]
 
 
 def _quoted(name: str) -> str:
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _is_sqlite(path: Path) -> bool:

@@ -93,7 +93,7 @@ class _Maker:
             epoch_ns=self._told.wall_clock_ns(),
             imported=self._used(len(order), len(counters), len(flows)),
             missing=_missing(is_stream, has_flows=len(flows) > 0),
-            facts={"waits_told": int(is_stream.sum()) < 2},
+            facts={"waits_told": int(is_stream.sum()) < 2, "recovery_note": self._packets.cut},
         ).trace()
 
     def _slices(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
@@ -208,10 +208,8 @@ class _Maker:
         return f"{used} of {self._packets.count:,} packets{self._notes}{self._not_read()}"
 
     def _not_read(self) -> str:
-        text = not_read(self._packets.left_out, MOST_LISTED)
-        text += f"; {self._packets.damaged_count:,} damaged packets" if self._packets.damaged_count else ""
-        text += f"; {self._packets.lost_bytes:,} bytes at the end are no whole packet" if self._packets.lost_bytes else ""
-        return text + ("; the file is cut off" if self._packets.is_cut else "")
+        damaged = f"; {self._packets.damaged_count:,} damaged packets" if self._packets.damaged_count else ""
+        return f"{not_read(self._packets.left_out, MOST_LISTED)}{damaged}"
 
 
 def _missing(is_stream: BoolArray, *, has_flows: bool) -> tuple[str, ...]:
@@ -253,7 +251,7 @@ class Packets:
         self.path = str(path)
         self.left_out = Counter[str]()  # How many packets and events were not read, by what they are
         self.count = self.damaged_count = self.lost_bytes = self._inflated_bytes = 0
-        self.is_cut = False  # Whether the file could not be unpacked to its end
+        self.cut = ""  # What tells that not all of it is there
         self._most_bytes = room_bytes()
         self._content = self._read(Path(path))
 
@@ -295,6 +293,7 @@ class Packets:
             else:
                 yield end, packet.WhichOneof("data"), packet
         self.lost_bytes += len(content) - done
+        self.cut = self.cut or ("bytes at its end are no whole packet" if self.lost_bytes else "")
 
     def _inflated(self, packed: bytes) -> bytes:
         """Return packets that are packed within a packet; nothing where that is damaged."""
@@ -318,5 +317,5 @@ class Packets:
         except (OSError, EOFError, zlib.error) as error:
             if not parts:
                 raise TraceFileError(f"{self.path!r} cannot be read: {error}. Copy it again.") from error
-            self.is_cut = True
+            self.cut = "it cannot be unpacked to its end"
         return b"".join(parts)

@@ -81,6 +81,7 @@ class Rows:
         self.streams, self._shapes = Codes(Stream._make), Codes(Shape.detail)
         self.left_out = Counter[str]()
         self.refused_count = 0
+        self.cut = ""  # What tells that not all of it is there
         self._work, self._on_host = array("q"), array("q")
         self._stream_of: list[int] | None = None  # Of each stream that was told what it is of those that are known now
 
@@ -152,7 +153,7 @@ class Rows:
             devices=devices,
             imported=used + f" of {sum(counts) + self.refused_count:,} rows{not_read(self.left_out)}{refused}",
             missing=facts,
-            facts={"waits_told": waits_told},
+            facts={"waits_told": waits_told, "refused_records": self.refused_count, "recovery_note": self.cut},
         ).trace()
 
     def _lanes(self, work: Columns, cards: Mapping[int, Device]) -> list[Lane]:

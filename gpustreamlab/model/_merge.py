@@ -17,6 +17,7 @@ from gpustreamlab.model._trace import Trace
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 
 SAME_NS = 100_000  # Two records of one call, or of one kernel, differ by no more than this, by two clocks
+LEAST_WALL_CLOCK_NS, YEAR_NS = 10**18, 365 * 86_400 * 10**9  # No two traces are so far apart: that is one wall clock and 0
 _HOST = SPAN_KINDS.index(SpanKind.HOST)
 _WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work", "refused_records")
@@ -182,13 +183,13 @@ class _Placing(NamedTuple):
     """In words."""
     offset: ClockOffset | None = None
     """How that clock was compared with the reference of all."""
-    jumps: tuple[str, ...] = ()
-    """The jumps of clocks, a sentence each."""
+    missing: tuple[str, ...] = ()
+    """What is not known of the clocks, and where they jumped, a sentence each."""
 
     def told_by(self, meta: TraceMetadata) -> TraceMetadata:
         """Return the metadata of the whole with it."""
         clock = "; ".join(filter(None, (meta.clock, self.how)))
-        return replace(meta, clock=clock, clock_offset=self.offset, missing=(*meta.missing, *self.jumps))
+        return replace(meta, clock=clock, clock_offset=self.offset, missing=(*meta.missing, *self.missing))
 
 
 def _place(
@@ -208,7 +209,8 @@ def _place(
             raise OptionError(
                 f"ahead_ns has {wrong!r:.40}; give whole numbers of ns: gsl.merge([first, second], ahead_ns=[0, 1_500])."
             )
-        return _Placing([int(one) if isinstance(one, np.integer) else one for one in given])
+        unknown = [place for place, one in enumerate(traces) if one.metadata.imported and not one.metadata.epoch_unix_ns]
+        return _as_given([int(one) if isinstance(one, np.integer) else one for one in given], unknown)
     if len(traces) == 1:
         return _Placing([0], offset=traces[0].metadata.clock_offset)
     if offsets is None:
@@ -219,6 +221,19 @@ def _place(
     if clocks is not None:
         raise OptionError("The clocks were compared with different references. Take all of one gsl.Cluster's.")
     return _by_wall_clock(traces)
+
+
+def _as_given(ahead_ns: Sequence[Ahead], unknown: Sequence[int]) -> _Placing:
+    """Place traces as it was said, if it is no difference to a wall clock that is not known, and say of which it is not."""
+    far = next((one for one in ahead_ns if isinstance(one, int) and abs(one) >= LEAST_WALL_CLOCK_NS), None)
+    if far is not None:
+        raise OptionError(
+            f"ahead_ns has {far:,} ns, which is {abs(far) // YEAR_NS} years: the wall clock of one of the traces is not known "
+            "(metadata.epoch_unix_ns is 0). Say how far each is ahead of the first: gsl.merge(traces, ahead_ns=[0, 1_500])."
+        )
+    told = ", ".join(map(str, unknown))
+    said = f"Files do not tell when these of the traces began: {told}. How far they are apart is as ahead_ns said."
+    return _Placing(ahead_ns, missing=(said,) if unknown and len(ahead_ns) > 1 else ())
 
 
 def _by_offsets(traces: Sequence[Trace], offsets: Sequence[ClockOffset]) -> _Placing:
@@ -242,7 +257,7 @@ def _by_offsets(traces: Sequence[Trace], offsets: Sequence[ClockOffset]) -> _Pla
         error_ns,
         how="several traces, whose clocks were compared by messages",
         offset=ClockOffset(reference=reference, at_ns=(0,), ahead_ns=(zero_ns,), error_ns=(max(errors_ns),)),
-        jumps=tuple(jumps),
+        missing=tuple(jumps),
     )
 
 
@@ -261,10 +276,13 @@ def _by_wall_clock(traces: Sequence[Trace]) -> _Placing:
         reason = (
             "they are of different machines" if unknown is None else f"trace {unknown} does not tell where or when it began"
         )
+        trusting = (
+            " To trust wall clocks: ahead_ns=[one.metadata.epoch_unix_ns - traces[0].metadata.epoch_unix_ns for one in traces]."
+        )
         raise TraceError(
             f"How far the clocks of the traces are apart is not known: {reason}. Record them with gsl.Cluster, which compares "
-            "clocks, or say how far each is ahead of the first, in ns: gsl.merge(traces, ahead_ns=[0, 1_500]). To trust wall "
-            "clocks: ahead_ns=[one.metadata.epoch_unix_ns - traces[0].metadata.epoch_unix_ns for one in traces]."
+            "clocks, or say how far each is ahead of the first, in ns: gsl.merge(traces, ahead_ns=[0, 1_500])."
+            f"{trusting if all(zeros) else ''}"
         )
     return _Placing([zero - zeros[0] for zero in zeros], how="several traces, put together by the wall clock of their machine")
 

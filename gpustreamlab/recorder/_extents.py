@@ -6,7 +6,6 @@ their records, by whatever thread: the work of the lane whose launch lies betwee
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -82,18 +81,16 @@ def find_innermost(
 
 def find_enclosing(ordered: Intervals) -> Int64Array:
     """Return for each interval the index of the innermost one that encloses it, or -1."""
-    # No list: of a million intervals their numbers would take 60 MB more.
-    ends, is_first = ordered.end.data, np.diff(ordered.group, prepend=ordered.group[:1]).astype(bool).data
-    above = array("q")
-    opened: list[int] = []  # each is looked at once when it closes, however deep they nest
-    for place, (end, begins) in enumerate(zip(ends, is_first, strict=True)):
-        if begins:
-            opened.clear()
-        while opened and ends[opened[-1]] < end:
-            opened.pop()
-        above.append(opened[-1] if opened else -1)
-        opened.append(place)
-    return np.frombuffer(above, np.int64)
+    ends, above = ordered.end, np.arange(-1, len(ordered.end) - 1, dtype=np.int64)
+    above[np.flatnonzero(np.diff(ordered.group)) + 1] = -1
+    looking = np.flatnonzero(above >= 0)
+    while len(looking):
+        higher = above[looking]
+        looking = looking[(higher >= 0) & (ends[higher] < ends[looking])]
+        # All between one and its `above` end before that does, so it may go on from there, known or not: rows of siblings take
+        # few rounds, however many they are.
+        above[looking] = above[above[looking]]
+    return above
 
 
 def _last_started(ordered: Intervals, group: Int64Array, at: Int64Array) -> Int64Array:

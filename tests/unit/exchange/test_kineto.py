@@ -246,8 +246,8 @@ def test_what_is_not_read_and_what_is_refused_is_counted(load):
     trace = load([good, back, *bad, span(0, 1, "f()", "python_function"), {**span(0, 1, "x"), "cat": None}, note])
     assert len(trace) == 1
     assert trace.metadata.imported == (
-        "1 kernels, copies and fills, 0 calls, 0 ranges of 9 events; not read: 1 python_function, 1 without a category, 1 "
-        "cpu_instant_event; 5 refused, as their times make no sense"
+        "1 kernels, copies and fills, 0 calls, 0 ranges of 9 events; not read: 1 cpu_instant_event, 1 python_function, 1 "
+        "without a category; 5 refused, as their times make no sense"
     )
 
 

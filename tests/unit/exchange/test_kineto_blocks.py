@@ -76,6 +76,9 @@ def test_times_are_exact(odd):
     assert all_nanoseconds([msgspec.Raw(text.encode()) for text in texts]).tolist() == [oracle_ns(text) for text in texts]
 
 
+CUT = "what was whole of it is here, the rest is not known"
+
+
 def test_what_was_whole_of_a_cut_file_is_kept_and_said(tmp_path):
     events = two_streams()["traceEvents"]
     text = json.dumps(two_streams())
@@ -86,9 +89,10 @@ def test_what_was_whole_of_a_cut_file_is_kept_and_said(tmp_path):
         path.write_text(text[:cut])
         trace = gsl.load_trace(path)
         assert f" of {(ends <= cut).sum()} events" in trace.metadata.imported
-        assert "It ends within its events: what was whole of it is here, the rest is not known." in trace.metadata.missing
+        assert trace.metadata.recovery_note == f"it ends within its events: {CUT}"
+        assert trace.metadata.doubt.startswith(f"The trace is cut short: it ends within its events: {CUT}.")
     path.write_text(text[:-1])
-    assert "It cannot be read behind its events" in gsl.load_trace(path).metadata.missing[0]
+    assert "it cannot be read behind its events" in gsl.load_trace(path).metadata.recovery_note
 
 
 def test_what_can_be_unpacked_of_a_cut_or_damaged_file_is_kept_and_said(tmp_path):
@@ -98,7 +102,7 @@ def test_what_can_be_unpacked_of_a_cut_or_damaged_file_is_kept_and_said(tmp_path
         path.write_bytes(packed[:cut])
         trace, unpacked = gsl.load_trace(path), zlib.decompressobj(31).decompress(packed[:cut])
         assert abs(len(trace) - unpacked.count(b"}}")) <= 1
-        assert trace.metadata.missing[0].startswith("It cannot be unpacked to its end (it ends early): ")
+        assert trace.metadata.recovery_note == f"it cannot be unpacked to its end (it ends early): {CUT}"
     path.write_bytes(gzip.compress(json.dumps(content).encode()[:999]) + gzip.compress(json.dumps(content).encode()[999:]))
     assert len(gsl.load_trace(path)) == 399
 
@@ -119,7 +123,7 @@ def test_damage_before_the_events_costs_what_stands_there(tmp_path):
     (tmp_path / "run.json").write_text(text)
     trace = gsl.load_trace(tmp_path / "run.json")
     assert len(trace) == 23
-    assert trace.metadata.missing[0].startswith("It cannot be read before its events: ")
+    assert trace.metadata.recovery_note == f"it cannot be read before its events: {CUT}"
 
 
 def test_of_a_key_that_is_there_twice_the_last_counts(tmp_path):

@@ -247,10 +247,10 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(file, tmp_path):
     (tmp_path / "cut").write_bytes(content[:-5])
     trace = read_pftrace(tmp_path / "cut")
     assert len(trace) == 199
-    assert "bytes at the end are no whole packet" in trace.metadata.imported
+    assert "bytes at its end are no whole packet" in trace.metadata.recovery_note
     packed = gzip.compress(content)
     (tmp_path / "cut.gz").write_bytes(packed[:-9])
-    assert "the file is cut off" in read_pftrace(tmp_path / "cut.gz").metadata.imported
+    assert "it cannot be unpacked to its end" in read_pftrace(tmp_path / "cut.gz").metadata.doubt
 
 
 @pytest.mark.parametrize(
