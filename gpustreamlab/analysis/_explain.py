@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import Advice, Step, advise, read_runs
+from gpustreamlab.analysis._advice import GRAPH_CALL_NS, GRAPH_NODE_NS, Advice, Step, advise, read_runs
 from gpustreamlab.analysis._advice_text import step_texts
 from gpustreamlab.analysis._busy import (
     StepTime,
@@ -23,7 +24,7 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
-from gpustreamlab.analysis._changes import Run, apart, in_one_stream, launched_at_once
+from gpustreamlab.analysis._changes import Run, apart, as_graph, in_one_stream, launched_at_once
 from gpustreamlab.analysis._device_causes import CODES, piece_of
 from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, joined
@@ -319,23 +320,25 @@ def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence
         changed = replace(base, step=number, saves_ns=saves_ns, bound_ns=bound_ns, fix=fix or base.fix)
         told.append(changed if own or changed.call_row < 0 else with_operation(trace, pieces, changed))
         left = [one for one in left if not any(one is mended for mended in own)]
-    return [*told, *(_if_sooner(trace, advice, one) for one in left)]
+    return [*told, *(_if_sooner(advice, one) for one in left)]
 
 
-def _if_sooner(trace: Trace, advice: Advice, finding: Finding) -> Finding:
+def _if_sooner(advice: Advice, finding: Finding) -> Finding:
     """Let the bound of work that was launched late be what the run is shorter without what the host did in front of it."""
-    if finding.code is not Cause.HOST_LATE or finding.saves_ns or advice.forecast.works_share < 1:
+    if finding.code is not Cause.HOST_LATE or finding.saves_ns:
         return finding
-    rows = frozenset(finding.pieces.row.tolist())
+    gain_ns = _gain_of(advice, partial(launched_at_once, rows=frozenset(finding.pieces.row.tolist())))
+    return replace(finding, bound_ns=max(finding.bound_ns, gain_ns))
+
+
+def _gain_of(advice: Advice, change: Callable[[Run], Run | None]) -> int:
+    """Return what a change of the run gains, in ns; 0 where there is nothing to change."""
     try:
-        walls = [
-            (replay(run.program).wall_ns, replay(made.program).wall_ns)
-            for run in advice.runs
-            if (made := launched_at_once(run, rows))
-        ]
+        walls = [(replay(run.program).wall_ns, replay((change(run) or run).program).wall_ns) for run in advice.runs]
     except Impossible:
-        return finding
-    return replace(finding, bound_ns=max(finding.bound_ns, sum(before - after for before, after in walls)))
+        return 0
+    now_ns, then_ns = (max(1, sum(column)) for column in zip(*walls, strict=True))
+    return int((1 - then_ns / now_ns) * advice.forecast.measured_ns)
 
 
 def _is_of_step(trace: Trace, finding: Finding, step: Step) -> bool:
@@ -353,6 +356,11 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
     """Say of a finding that it was scheduled anew without it, and that this gains nothing."""
     if finding.code in NOT_TRIED:
         return finding
+    if finding.code is Cause.LAUNCH_BOUND:
+        # Whether it comes again, so that a graph can be launched instead, nobody knows.
+        gain_ns = _gain_of(advice, partial(as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS))
+        if gain_ns >= LEAST_GAIN * advice.forecast.measured_ns:
+            return replace(finding, bound_ns=gain_ns)
     if finding.code is Cause.GRID_FILLS_DEVICE:
         return replace(finding, bound_ns=0, fix=sooner(trace, advice, finding))
     if finding.code in SAME_KIND[0] and not advice.needed_calls.isdisjoint(finding.pieces.call_row.tolist()):
