@@ -85,6 +85,7 @@ NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 LEAST_GAIN = 0.1
 """Streams that gain less than this share of the time for which they overlap gain nothing by it."""
+FEWER_GAIN = 0.25  # From which share of the run on it is told what fewer launches would gain at most
 AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
 WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
 
@@ -359,7 +360,7 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
     if finding.code is Cause.LAUNCH_BOUND:
         # Whether it comes again, so that a graph can be launched instead, nobody knows.
         gain_ns = _gain_of(advice, partial(as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS))
-        if gain_ns >= LEAST_GAIN * advice.forecast.measured_ns:
+        if gain_ns >= FEWER_GAIN * advice.forecast.measured_ns:
             return replace(finding, bound_ns=gain_ns)
     if finding.code is Cause.GRID_FILLS_DEVICE:
         return replace(finding, bound_ns=0, fix=sooner(trace, advice, finding))
