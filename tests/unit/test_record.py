@@ -102,7 +102,8 @@ def built(tmp_path_factory):
 def record(built, tmp_path, monkeypatch):
     """Return what runs the command in an empty folder, and gives its status."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
+    for name in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):  # a session of another test may have set it
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(_library, "find_loaded", lambda: None)
     monkeypatch.setattr(_library, "find_installed", lambda: built.driver)
     monkeypatch.setattr(_library, "_loaded", {})
