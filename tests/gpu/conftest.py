@@ -25,6 +25,15 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", "default::cuda.core.CUDAWarning")
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    """Tell of a failure at once: the machine may be taken back, or the time be up, before pytest's own list."""
+    report = (yield).get_result()
+    if report.failed and item.path.parent.name == "gpu":
+        terminal = item.config.pluginmanager.get_plugin("terminalreporter")
+        terminal.write(f"\n{report.nodeid}, {report.when}:\n{report.longreprtext[-2_000:]}\n")
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.parent.name == "gpu":
