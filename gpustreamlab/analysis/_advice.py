@@ -129,7 +129,9 @@ class Advice:
     def is_certain(self) -> bool:
         """Whether what no step changes is known to gain nothing: all that work touches is known, and where the host waited."""
         is_known = all(run.memory.is_known and run.program.has_calls for run in self.runs)
-        return is_known and not self.forecast.is_bound
+        told = self.forecast
+        is_guess = bool(self.steps) and all(step.is_guess for step in self.steps)  # that rests on nothing else
+        return is_known and (not told.is_bound or (is_guess and abs(told.error) <= MOST_ERROR and not told.is_frail))
 
     @property
     def needed_calls(self) -> frozenset[int]:
@@ -382,9 +384,11 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
         found += _options_of_host(trace, run, calls)
     found.append(Option("fine_waits", Cause.EVENT_WAIT, _one(changes.fine_waits)))
     found.append(Option("two_buffers", Cause.EVENT_WAIT, _one(changes.two_buffers)))
-    if program.main_lane[1] >= ONE_STREAM_SHARE and len(run.memory.place):
+    if program.main_lane()[1] >= ONE_STREAM_SHARE and len(run.memory.place):
         found.append(Option("by_role", Cause.SAME_LANE, _one(changes.by_role)))
-        found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True))
+    if program.main_lane(KERNEL)[1] >= ONE_STREAM_SHARE and len(run.memory.place):
+        is_guess = program.main_lane()[1] < ONE_STREAM_SHARE  # such pipelines are as their authors want them
+        found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True, is_guess=is_guess))
     copying = changes.lanes_of_copies_both_ways(program)
     found.append(Option("split_copies", Cause.COPY_ENGINE if len(copying) > 1 else Cause.SAME_LANE, _one(changes.split_copies)))
     uneven = _uneven(trace, program)
@@ -449,9 +453,9 @@ def _in_streams(run: Run) -> Sequence[Run]:
     """Return the program with its kernels on some streams: on the fewest that gain about as much as any number of them."""
     tried = [made for count in STREAM_COUNTS if (made := changes.in_streams(run, count)) is not None]
     walls = [(replay(made.program).wall_ns, made) for made in tried]
-    if not walls:
+    now_ns, least_ns = replay(run.program).wall_ns, min((wall_ns for wall_ns, _ in walls), default=0)
+    if not walls or least_ns >= now_ns:
         return ()
-    now_ns, least_ns = replay(run.program).wall_ns, min(wall_ns for wall_ns, _ in walls)
     return [next(made for wall_ns, made in walls if now_ns - wall_ns >= ENOUGH_SHARE * (now_ns - least_ns))]
 
 
@@ -542,6 +546,8 @@ def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _Stat
         option, after = next(one for one in first if state.wall_ns - one[1].wall_ns >= SAME_SHARE * most_ns)
         steps.append(state.step_to(option, after))
         state = after
+        if option.is_guess:
+            break  # nothing is built on it
         once = option.cause in ONE_OF
         left = [one for one in left if one is not option and not (once and one.cause is option.cause)]
         if option.cause is Cause.SAME_LANE:

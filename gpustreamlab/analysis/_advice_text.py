@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from gpustreamlab.analysis import _changes as changes
-from gpustreamlab.analysis._advice import Step
+from gpustreamlab.analysis._advice import ONE_STREAM_SHARE, Step
 from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, THEN_WAIT
 from gpustreamlab.analysis._needed_waits import across, host_orders
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program
@@ -208,13 +208,16 @@ def _streams(trace: Trace, step: Step) -> tuple[str, str]:
     name = _namer(trace, step)
     after = step.after.program
     used = sorted({work.lane for work in after.works})
-    own = name(step.before.program.main_lane[0])
+    main, share = step.before.program.main_lane()
     what = {KERNEL: "kernels", UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
     roles: dict[int, list[str]] = {}
     for lane in used:
         kinds = sorted({work.kind for work in after.works if work.lane == lane and work.kind in what})
         roles[lane] = [what[kind] for kind in kinds]
-    text = f"All work is on {own}: a stream runs its work in order, so nothing overlaps."
+    text = f"All work is on {name(main)}: a stream runs its work in order, so nothing overlaps."
+    if share < ONE_STREAM_SHARE:
+        main, _ = step.before.program.main_lane(KERNEL)
+        text = f"All kernels are on {name(main)}, one after the other, and some need nothing of each other."
     kernel_lanes = sum("kernels" in role for role in roles.values())
     parts = [", ".join(role) for role in roles.values() if role and role != ["kernels"]]
     if kernel_lanes:

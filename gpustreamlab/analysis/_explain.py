@@ -306,6 +306,8 @@ def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence
     told = []
     for number, step in enumerate(advice.steps):
         causes = next((some for some in SAME_KIND if step.cause in some), frozenset({step.cause}))
+        if step.key == "in_turn":
+            causes -= {Cause.LAUNCH_BOUND}  # in any order a launch takes as long
         own = [one for one in left if one.code in causes and _is_of_step(trace, one, step)]
         own.sort(key=lambda one: (one.code is not step.cause, -one.waited_ns))
         works = step.before.program.works

@@ -100,12 +100,11 @@ class Program:
     thread_count: int = 1
     """How many threads launched."""
 
-    @property
-    def main_lane(self) -> tuple[int, float]:
-        """The stream whose work takes longest alone, and its share of what all work does."""
+    def main_lane(self, *kinds: int) -> tuple[int, float]:
+        """Return the stream whose work, of some kinds or of all, takes longest alone, and its share of all such work."""
         alone_ns = Counter[int]()
         for work in self.works:
-            alone_ns[work.lane] += work.alone_ns
+            alone_ns[work.lane] += work.alone_ns * (not kinds or work.kind in kinds)
         lane, most_ns = alone_ns.most_common(1)[0]
         return lane, most_ns / max(1, alone_ns.total())
 

@@ -63,8 +63,10 @@ def test_the_cause_comes_first_and_mending_it_gains_what_was_said(name):
 def test_a_program_as_good_as_it_gets_is_promised_nothing(name):
     found = record(PAIRS[name][0], "good").explain()
     assert found.gain_ns == 0
-    assert not any(one.saves_ns or one.bound_ns for one in found.findings), str(found)
-    assert "makes it shorter" in found.headline
+    # More streams for its kernels may gain, where these leave SMs free: that is told as a bound, and nothing else is.
+    told = [one for one in found.findings if one.saves_ns or one.bound_ns]
+    assert all(one.code is Cause.SAME_LANE and one.fix.startswith("Give a stream each to kernels") for one in told), str(found)
+    assert ("at best" if told else "makes it shorter") in found.headline
 
 
 @pytest.mark.filterwarnings("ignore")
