@@ -26,7 +26,7 @@ from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
 from gpustreamlab.analysis._changes import Run, apart, as_graph, in_one_stream, launched_at_once
 from gpustreamlab.analysis._device_causes import CODES, piece_of
-from gpustreamlab.analysis._explain_text import OF_CALL_ROW, TEXTS
+from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, OF_CALL_ROW, TEXTS
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, joined
 from gpustreamlab.analysis._host_findings import (
     CALLED,
@@ -85,6 +85,8 @@ NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 LEAST_GAIN = 0.1
 """Streams that gain less than this share of the time for which they overlap gain nothing by it."""
+FEW_HELP = (Cause.LAUNCH_BOUND, Cause.SERIALISED_BY_TOOL, Cause.PROFILER_OVERHEAD)  # Beside them launches are no news
+_as_graph = partial(as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
 FEWER_GAIN = 0.25  # From which share of the run on it is told what fewer launches would gain at most
 AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
 WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
@@ -225,6 +227,7 @@ def _explanation(
         worth_ns = max(result.worth_ns, int(IDLE_SHARE * result.active_ns))
         findings += idle_call_findings(trace, pieces, findings, worth_ns)
         findings = launch_bound(trace, pieces, findings, worth_ns)
+        findings += _fewer_launches(trace, advice, findings)
         if not findings and result.idle and not (advice and advice.is_certain):
             findings = small_kernels(trace, rows)
     if least_ns is None and not any(finding.saves_ns or finding.step >= 0 for finding in findings):
@@ -326,6 +329,26 @@ def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence
     return [*told, *(_if_sooner(advice, one) for one in left)]
 
 
+def _fewer_launches(trace: Trace, advice: Advice | None, findings: Sequence[Finding]) -> list[Finding]:
+    """Tell of launches that take most of what is then left, though the card never stands still for them."""
+    if advice is None or len(advice.runs) > 1 or any(one.code in FEW_HELP for one in findings):
+        return []
+    run = advice.steps[-1].after if advice.steps else advice.runs[0]
+    try:
+        graph = replay((_as_graph(run) or run).program).wall_ns
+        gain_ns = replay(run.program).wall_ns - graph
+    except Impossible:
+        return []
+    if not run.program.has_calls or gain_ns < FEWER_GAIN * advice.forecast.measured_ns:
+        return []
+    launches = [call for call in run.program.calls if call.works and not call.awaits]
+    each = format_ns(int(np.median([call.cost_ns + call.gap_ns for call in launches])))
+    row = run.program.works[launches[0].works[0]].row
+    text = f"{len(launches):,} launches take the host {each} each (median): that is most of the run."
+    held = pieces_on_time(trace, row, gain_ns)
+    return [finding_of(trace, Cause.LAUNCH_BOUND, held, text=text, fix=LESS_LAUNCHES, bound_ns=gain_ns, waited_ns=gain_ns)]
+
+
 def _if_sooner(advice: Advice, finding: Finding) -> Finding:
     """Let the bound of work that was launched late be what the run is shorter without what the host did in front of it."""
     if finding.code is not Cause.HOST_LATE or finding.saves_ns:
@@ -361,7 +384,7 @@ def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
         return finding
     if finding.code is Cause.LAUNCH_BOUND:
         # Whether it comes again, so that a graph can be launched instead, nobody knows.
-        gain_ns = _gain_of(advice, partial(as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS))
+        gain_ns = _gain_of(advice, _as_graph)
         if gain_ns >= FEWER_GAIN * advice.forecast.measured_ns:
             return replace(finding, bound_ns=gain_ns)
     if finding.code is Cause.GRID_FILLS_DEVICE:
