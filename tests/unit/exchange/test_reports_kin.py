@@ -359,3 +359,19 @@ def test_a_file_by_hand_is_marked_as_no_measurement(tmp_path):
     assert "as a file says" in str(timeline)
     timeline.save(tmp_path / "page.html")
     assert "FROM A FILE" in (tmp_path / "page.html").read_text()
+
+
+def test_launches_that_failed_are_told_as_that_and_not_as_lost_kernels(tmp_path):
+    # GIVEN a report in which the launch of a kernel, and a question whether an event is over, return an error
+    made = changed_base(
+        tmp_path,
+        "61_cooperative.sqlite",
+        "update CUPTI_ACTIVITY_KIND_RUNTIME set returnValue = 701 where correlationId = 2",
+        "update CUPTI_ACTIVITY_KIND_RUNTIME set returnValue = 600 where correlationId = 3",
+        "delete from CUPTI_ACTIVITY_KIND_KERNEL where correlationId = 2",
+    )
+    found = made.quality()
+    assert (found["kernels lost"], found["tool"]) == (0, 1)
+    assert "1 call failed" in str(found)
+    assert "cudaLaunchCooperativeKernel (error 701)" in str(found)
+    assert "cudaDeviceSynchronize" in made.names  # as an error of other calls may be an answer
