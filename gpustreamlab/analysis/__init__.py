@@ -74,6 +74,7 @@ from gpustreamlab.analysis._idle_and_path import (
     critical_path,
     idle,
 )
+from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._needed_waits import NEEDS, wait_needs
 from gpustreamlab.analysis._overlap import (
     Concurrency,

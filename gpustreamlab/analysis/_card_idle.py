@@ -286,6 +286,9 @@ def repeated(trace: Trace) -> tuple[str, Int64Array]:
         if chosen is marks and trace.kind[own[0]] == _ANNOTATION:  # on the host: a step begins with what it launched first
             queued_ns = np.maximum.accumulate(trace.queued_ns[rows])
             began_ns = trace.start_ns[rows[np.minimum(np.searchsorted(queued_ns, began_ns), len(rows) - 1)]]
+        began_ns = np.unique(began_ns)  # what launched nothing is no step
+        if len(began_ns) < LEAST_STEPS:
+            continue
         return groups[int(trace.name[own[0]])], began_ns
     return "", np.empty(0, np.int64)
 

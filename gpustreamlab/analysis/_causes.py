@@ -46,8 +46,8 @@ from gpustreamlab.analysis._host_waits import (
     thread_lanes,
     time_in_calls,
 )
-from gpustreamlab.analysis._makers import AWAITED, awaits_ranks
-from gpustreamlab.analysis._pieces import Pieces, last_of_others
+from gpustreamlab.analysis._makers import AWAITED, OF_RANKS, awaits_ranks
+from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, last_of_others
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
@@ -291,10 +291,12 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[Calls]) -> Iterator[Pa
     none = np.full(len(late), -1, np.int64)
     # What its stream was told to wait for would have held it up, however early it had been launched.
     source, _ = event_waits(trace, row, pieces.latency_ns)
+    sure = np.where(source >= 0, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
+    source = np.where((source < 0) & _collects(pieces, row, before), before, source)
     awaited_ns = np.clip(np.where(source >= 0, trace.end_ns[source], from_ns), from_ns, to_ns)
     waited_ns = part_of(pieces.host_ns[late], awaited_ns - from_ns, to_ns - from_ns)
     held = np.flatnonzero(waited_ns > LEAST_SHARE * pieces.host_ns[late])
-    yield part(late[held], Cause.EVENT_WAIT, Certainty.PROVED, source[held], none[held], waited_ns[held])
+    yield part(late[held], Cause.EVENT_WAIT, sure[held], source[held], none[held], waited_ns[held])
     left_ns, from_ns = pieces.host_ns[late] - waited_ns, awaited_ns
     other, load, behind_ns = _loads_of_others(pieces, slow, row, lane, from_ns)
     yield part(other, Cause.LAZY_LOAD, Certainty.PROVED, none[: len(other)], load, 0 * load)
@@ -313,6 +315,17 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[Calls]) -> Iterator[Pa
         yield part(late[chosen], cause, Certainty.PROVED, before[chosen], longest, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     yield _late_launches(pieces, late[rest], row[rest], before[rest], to_ns[rest] - from_ns[rest], from_ns[rest], left_ns[rest])
+
+
+def _collects(pieces: Pieces, row: Int64Array, before: Int64Array) -> BoolArray:
+    """Tell which rows are collectives that began as what stood in front ended, of which no wait is recorded.
+
+    A collective takes what was made before it: launched earlier, it would have waited for that all the same.
+    """
+    trace = pieces.trace
+    found = named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)[row] & (before >= 0)
+    behind_ns = trace.start_ns[row] - trace.end_ns[before]
+    return found & (behind_ns >= -CLOSE_NS) & (behind_ns <= pieces.latency_ns) & (trace.end_ns[before] > trace.queued_ns[row])
 
 
 def _loads_of_others(

@@ -346,10 +346,11 @@ def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front, certainty: C
 
 
 def _of_full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
-    """Yield what full SMs held up. A collective takes what was made before it, so that it rather waited for that."""
+    """Yield what full SMs held up. A collective takes what was made before it, so that it rather waited for that to end."""
     is_of_ranks = named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)[row]
     for cause, certainty, fits, before in _full_sms(trace, row, front):
-        yield Cause.EVENT_WAIT, Certainty.LIKELY, fits & is_of_ranks, before
+        is_behind = trace.start_ns[row] >= trace.end_ns[before] - CLOSE_NS
+        yield Cause.EVENT_WAIT, Certainty.LIKELY, fits & is_of_ranks & is_behind, before
         yield cause, certainty, fits, before
 
 

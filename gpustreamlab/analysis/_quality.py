@@ -36,6 +36,7 @@ _COPIES = re.compile(r"^(cu(da)?|hip)Memcpy|^urEnqueueUSMMemcpy")
 _FILLS = re.compile(r"^(cu(da)?|hip)Memset|^urEnqueueUSMFill")
 _CAPTURE = re.compile(r"Stream(Begin|End)Capture")
 _OVERHEAD = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$", re.IGNORECASE)
+_FAILED = re.compile(r" \(error \d+\)$")  # As the reader of nsys marks calls
 _WHOLE_GRAPH = re.compile(r"^graph \d+ \(whole\)$")
 
 
@@ -139,7 +140,7 @@ def quality(trace: Trace) -> Quality:
     """
     require_trace(trace, "quality")
     calls = {check: _launches(trace, pattern) for check, (pattern, _) in _LOST.items()}
-    doubts = [*_doubts(trace), *(() if trace.metadata.part_of_spans else _lost(calls)), *_overhead(trace)]
+    doubts = [*_doubts(trace), *(() if trace.metadata.part_of_spans else _lost(calls)), *_overhead(trace), *_failed(trace)]
     doubts.sort(key=lambda one: CHECKS.index(one.check))
     lost = np.sort(np.concatenate([rows for _, rows in calls.values()]))
     return Quality(trace=trace, doubts=tuple(doubts), lost_row=lost, dependent_count=_dependent_count(trace))
@@ -216,12 +217,20 @@ def _overhead(trace: Trace) -> Iterator[Doubt]:
         )
 
 
+def _failed(trace: Trace) -> Iterator[Doubt]:
+    rows = np.flatnonzero(named_calls(trace, _FAILED.search))
+    if len(rows):
+        name = display_name(trace.names[int(trace.name[rows[0]])], 60)
+        text = f"{count_text(len(rows), 'call')} failed and launched nothing, the first of them {name}: see what it returned."
+        yield Doubt("tool", len(rows), 0, 0, text)
+
+
 def _launches(trace: Trace, pattern: re.Pattern[str]) -> tuple[int, Int64Array]:
     """Return how many calls of some names launch work, and the rows of those of which none is in the trace.
 
-    Of a call within another one the outer counts; launches while a stream is captured run nothing.
+    Of a call within another one the outer counts; launches while a stream is captured run nothing, nor do those that failed.
     """
-    rows = np.flatnonzero(named_calls(trace, pattern.search))
+    rows = np.flatnonzero(named_calls(trace, lambda name: pattern.search(name) and not _FAILED.search(name)))
     if not len(rows):
         return 0, rows
     rows = rows[np.lexsort((-trace.end_ns[rows], trace.start_ns[rows], trace.lane[rows]))]

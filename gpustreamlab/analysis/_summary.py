@@ -21,6 +21,7 @@ from gpustreamlab.analysis._busy import (
     used_streams,
 )
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits, wait_line
+from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._overlap import Concurrency, concurrency, finding_text
 from gpustreamlab.analysis._report import NOTE_CHARACTERS, device_text, doubt_facts, empty_hint, missing_facts
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
@@ -56,7 +57,7 @@ def summary_text(trace: Trace) -> str:
     lines += [*_kernel_lines(trace), *_partition_lines(trace)]
     lines.append(" · ".join(trace_facts(trace, basis)))
     doubts = doubt_facts(trace.metadata)
-    missing = [*missing_facts(trace.metadata)[len(doubts) :], *partition_warnings(trace)]
+    missing = [*map(maker_of(trace).words, missing_facts(trace.metadata)[len(doubts) :]), *partition_warnings(trace)]
     last = [" · ".join(missing), grid_advice(trace)]
     return "\n".join([*(f"{doubt}." for doubt in doubts), *lines, *(line for line in last if line)])
 

@@ -26,6 +26,7 @@ from gpustreamlab.analysis import (
     finding_text,
     format_ns,
     lanes_text,
+    maker_of,
     missing_facts,
     partition_warnings,
     pending_text,
@@ -220,7 +221,12 @@ def plan_header(
             ]
         ),
         has_common_time=NO_COMMON_TIME not in meta.missing,
-        missing=(*_hazard_facts(order_count), *missing_facts(meta), *strayed, *partition_warnings(trace)),
+        missing=(
+            *_hazard_facts(order_count),
+            *map(maker_of(trace).words, missing_facts(meta)),
+            *strayed,
+            *partition_warnings(trace),
+        ),
         empty=pending_text(pending, meta) if pending else empty_hint(meta),
     )
 

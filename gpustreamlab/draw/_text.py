@@ -27,6 +27,7 @@ from gpustreamlab.analysis import (
     group_labels,
     headline,
     interval_sum_ns,
+    maker_of,
     missing_facts,
     partition_warnings,
     stream_extent,
@@ -126,7 +127,8 @@ def _lines(trace: Trace, width: int) -> list[Text]:
         hint = empty_hint(trace.metadata)
         lines += _wrapped(hint, width) if hint else []
     lines += _wrapped(" · ".join(trace_facts(trace, basis)), width, "dim")
-    for fact in [*missing_facts(trace.metadata)[len(doubts) :], *stray_facts(trace), *partition_warnings(trace)]:
+    missing = map(maker_of(trace).words, missing_facts(trace.metadata)[len(doubts) :])
+    for fact in [*missing, *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")
     advice = grid_advice(trace)
     return lines + (_wrapped(advice, width, "dim") if advice else [])

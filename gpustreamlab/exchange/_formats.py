@@ -82,6 +82,8 @@ _FOREIGN = {
     GZIP: "packed by gzip twice. Unpack it once: gunzip",
     b"ARROW1": "an Arrow file. pyarrow reads it, and Trace.from_columns() makes a trace of columns",
     b"PK\x03\x04": "a ZIP archive. Read it alone, or unpack it: unzip",
+    b"PK\x05\x06": "a ZIP archive with nothing in it",
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "a text in UTF-16, as PowerShell's > writes it. Save it as UTF-8"),
     b"\x28\xb5\x2f\xfd": "packed by zstd. Read it alone, or unpack it: zstd -d",
     b"\xfd7zXZ\0": "packed by xz. Unpack it: xz -d",
     b"BZh": "packed by bzip2. Unpack it: bunzip2",

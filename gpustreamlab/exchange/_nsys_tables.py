@@ -56,6 +56,8 @@ MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "
 """By nsys's number, which is one lower than CUPTI's."""
 
 _VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")  # Behind the names of calls: of which CUDA they are
+_MAKES_WORK, _MOST_ERRORS = re.compile(r"Launch|Mem(cpy|set)"), 1_000
+_FAILED = " (error "  # So that nobody misses their work; see `quality`
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
 _PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
 _LONGEST_TEXT = 1_000
@@ -189,11 +191,16 @@ class Tables:
 
     def _read_calls(self) -> tuple[Columns, Int64Array]:
         """Return all calls, of the runtime and of the driver, and whether each makes a stream wait for an event."""
-        rows = self._timed(self._report.numbers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")))
-        first, sort = alike([rows["nameId"]])
+        wanted = ("start", "end", "globalTid", "correlationId", "nameId", "returnValue")
+        rows = self._timed(self._report.numbers(_CALLS, wanted))
+        error = np.where((rows["returnValue"] > 0) & (rows["returnValue"] < _MOST_ERRORS), rows["returnValue"], 0)
+        first, sort = alike([rows["nameId"], *([error] if error.any() else [])])
         numbers = rows["nameId"][first].tolist()
         strings = self._report.strings(numbers)
         texts = [_VERSION.sub("", strings.get(number, "unknown call")) for number in numbers]
+        # What failed to launch made no work; other calls answer by "errors", too, as cudaEventQuery does.
+        errors = zip(texts, error[first].tolist(), strict=True)
+        texts = [f"{text}{_FAILED}{code})" if code and _MAKES_WORK.search(text) else text for text, code in errors]
         columns = _host_columns(rows, self.names.of(texts)[sort], HOST) | {"correlation": rows["correlationId"]}
         return columns, np.array([text.startswith(_STREAM_WAITS) for text in texts], bool)[sort]
 

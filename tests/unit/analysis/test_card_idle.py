@@ -126,6 +126,23 @@ def test_what_does_not_repeat_has_no_steps():
     assert [card_idle(trace).step_name for trace in (random, one)] == ["", ""]
 
 
+@pytest.mark.parametrize("begin_ns", [0, 9_000], ids=["before all work", "behind all work"])
+def test_ranges_that_launched_nothing_are_no_steps(begin_ns: int):
+    # Files to be read, texts to be written: a crash of explain() and of every picture, as all these "steps" began at once.
+    started = [*range(begin_ns, begin_ns + 1_000, 100), 5_000, 6_000, 7_000]
+    trace = Trace.from_columns(
+        start_ns=started,
+        end_ns=[*(at + 90 for at in started[:10]), 5_400, 6_400, 7_400],
+        stream=["main"] * 10 + ["a"] * 3,
+        kind=["annotation"] * 10 + ["kernel"] * 3,
+        name=["tokenize"] * 10 + ["gemm"] * 3,
+        queued_ns=[*started[:10], 4_900, 5_900, 6_900],
+    )
+    found = card_idle(trace)
+    assert (found.step_name, found.idle_ns) == ("", 1_200)
+    assert found.line.startswith("idle 50% of 2.40 µs")
+
+
 def test_an_empty_trace_and_one_without_gaps_are_told():
     nothing = Trace.from_columns(start_ns=[], end_ns=[], stream=[])
     full = Trace.from_columns(start_ns=[0, 10], end_ns=[10, 20], stream=["a", "a"], kind="kernel")

@@ -49,6 +49,8 @@ NO_TRACE = {
     "zeros": (bytes(400), "nothing but zeros, as after a copy that was cut off"),
     "Arrow": (b"ARROW1\0\0", "an Arrow file. pyarrow reads it"),
     "ZIP": (b"PK\x03\x04rest", "cannot be unpacked: File is not a zip file"),
+    "empty ZIP": (b"PK\x05\x06" + bytes(18), "a ZIP archive with nothing in it"),
+    "UTF-16": ('{"traceEvents": []}'.encode("utf-16"), "Save it as UTF-8"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     "CSV": (b'"start_ns","end_ns"\n1,2\n', "from_columns"),
     "XPlane": (b"\x0a\x03abc", "cannot be read as an XPlane file"),

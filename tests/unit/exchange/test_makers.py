@@ -86,6 +86,10 @@ def test_a_table_of_rocprofv3_is_of_amd_and_tells_queues(tmp_path):
     assert "compute units" in text
     assert "both came through one hardware queue" in " ".join(text.split())
     assert "CUDA" not in text
+    # THEN a picture says what is missing in the same words
+    picture = trace.timeline()._repr_html_()
+    assert "its compute units is not known" in picture
+    assert "fill its SMs" not in picture
 
 
 def ascend(*, with_ids, with_records=True):

@@ -257,6 +257,41 @@ def test_dependent_launches_are_played_again_as_they_were(tmp_path):
 # What slows, and what moves pages
 
 
+def test_a_collective_that_began_before_a_kernel_ended_did_not_wait_for_its_end(tmp_path):
+    # GIVEN a kernel of five waves, in the last of which blocks of a collective with priority find room
+    events = []
+    for turn in range(6):
+        at, number = turn * 4_000, 1 + 2 * turn
+        shape = {"grid": [1_320, 1, 1], "block": [256, 1, 1], "registers per thread": 128}
+        events += launched(at + 100, 3_000, at + 50, name="gemm", stream=7, correlation=number, **shape)
+        few = {"grid": [16, 1, 1], "block": [544, 1, 1], "registers per thread": 96, "priority": -5}
+        name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+        events += launched(at + 2_900, 400, at + 60, name=name, stream=20, correlation=number + 1, **few)
+    # THEN no event behind that kernel held it up, but that there was no room
+    found = of(tmp_path, events).explain().findings
+    assert Cause.EVENT_WAIT not in {finding.code for finding in found}
+    (full,) = (finding for finding in found if finding.code is Cause.GRID_FILLS_DEVICE)
+    assert full.other == "stream 7"
+    assert "priority already (-5)" in full.fix
+
+
+def test_a_collective_that_waited_for_what_it_sends_was_not_launched_late(tmp_path):
+    # GIVEN a profile as PyTorch writes it: streams wait by calls, of which no rows tell what for
+    events = []
+    for turn in range(6):
+        at, number = turn * 20_000, 1 + 10 * turn
+        events += launched(at + 100, 8_000, at + 50, name="backward", stream=7, correlation=number, **WHOLE)
+        events += [call(at + 56 + 10 * which, 1, "cudaStreamWaitEvent", correlation=number + 2 + which) for which in (0, 1)]
+        few = {"grid": [16, 1, 1], "block": [544, 1, 1]}
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+        events += launched(at + 8_101, 3_000, at + 60, name=name, stream=20, correlation=number + 4, **few)
+        events += launched(at + 11_102, 1_000, at + 70, name="optimizer", stream=7, correlation=number + 5, **WHOLE)
+    # THEN that its stream was idle since the collective before is no fault of the host
+    assert {(one.code, one.certainty) for one in of(tmp_path, events).explain().findings} == {
+        (Cause.EVENT_WAIT, Certainty.LIKELY)
+    }
+
+
 def test_the_share_that_taken_sms_explain_is_said():
     (finding,) = read("50_nccl_slows_gemm.json").explain().findings
     assert "2 turns in place of 1: all of it" in finding.text
@@ -324,3 +359,19 @@ def test_a_file_by_hand_is_marked_as_no_measurement(tmp_path):
     assert "as a file says" in str(timeline)
     timeline.save(tmp_path / "page.html")
     assert "FROM A FILE" in (tmp_path / "page.html").read_text()
+
+
+def test_launches_that_failed_are_told_as_that_and_not_as_lost_kernels(tmp_path):
+    # GIVEN a report in which the launch of a kernel, and a question whether an event is over, return an error
+    made = changed_base(
+        tmp_path,
+        "61_cooperative.sqlite",
+        "update CUPTI_ACTIVITY_KIND_RUNTIME set returnValue = 701 where correlationId = 2",
+        "update CUPTI_ACTIVITY_KIND_RUNTIME set returnValue = 600 where correlationId = 3",
+        "delete from CUPTI_ACTIVITY_KIND_KERNEL where correlationId = 2",
+    )
+    found = made.quality()
+    assert (found["kernels lost"], found["tool"]) == (0, 1)
+    assert "1 call failed" in str(found)
+    assert "cudaLaunchCooperativeKernel (error 701)" in str(found)
+    assert "cudaDeviceSynchronize" in made.names  # as an error of other calls may be an answer
