@@ -85,7 +85,7 @@ NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 LEAST_GAIN = 0.1
 """Streams that gain less than this share of the time for which they overlap gain nothing by it."""
-FEW_HELP = (Cause.LAUNCH_BOUND, Cause.SERIALISED_BY_TOOL, Cause.PROFILER_OVERHEAD)  # Beside them launches are no news
+FEW_HELP = (Cause.LAUNCH_BOUND, Cause.SERIALISED_BY_TOOL, Cause.HOST_CALL, *CALLED)  # Beside them launches are no news
 _as_graph = partial(as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
 FEWER_GAIN = 0.25  # From which share of the run on it is told what fewer launches would gain at most
 AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
