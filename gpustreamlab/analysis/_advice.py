@@ -111,7 +111,13 @@ class Step:
         gone = [call for call in waiting if call not in kept]
         if self.key == "pinned":
             gone = gone or [call for call in waiting if not {*self.places}.isdisjoint(call.works)]
-        return [(call.row, program.works[(call.works or call.awaits)[0]].row) for call in gone]
+        return [(call.row, program.works[_held_by(program, call)].row) for call in gone]
+
+
+def _held_by(program: Program, call: Call) -> int:
+    """Return the work that a call held up: what it launches, else what its thread launches next, else what it waited for."""
+    behind = program.calls[program.calls.index(call) :]
+    return next((one.works[0] for one in behind if one.works and one.thread == call.thread), call.awaits[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -80,7 +80,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "with green contexts where each needs SMs of its own: lab.partition(...).",
         ),
         Cause.PAGE_FAULTS: (
-            "{name} took {lasted}; for {waited} of that, pages of managed memory were moved: it used some that were not there."
+            "Pages of managed memory were moved for {waited} while kernels ran that used some of them: {name} took "
+            "{lasted}."
             "{evicted}",
             "Fetch the pages before: cudaMemPrefetchAsync on its stream, or cudaMemAdvise; or use device memory and copies. "
             "Where it goes on, look at the order in which its threads use them.",
