@@ -92,6 +92,10 @@ class Step:
         if before.works != after.works:
             pairs = zip(before.works, after.works, strict=True)
             return [place for place, (one, other) in enumerate(pairs) if one != other]
+        both = enumerate(zip(before.seats, after.seats, strict=False))
+        seats = {lane: len(seat) for lane, (seat, then) in both if seat is not None and seat != then}
+        if seats:  # the stream that had fewest SMs is what it is about
+            return [place for place, work in enumerate(before.works) if work.lane == min(seats, key=seats.__getitem__)]
         kept = frozenset(after.calls)
         launched = [place for call in before.calls if call not in kept for place in call.works]
         waiting = [after for _, after in sorted(before.waits - after.waits)]

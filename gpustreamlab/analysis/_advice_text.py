@@ -9,10 +9,11 @@ from types import MappingProxyType
 import numpy as np
 
 from gpustreamlab.analysis import _changes as changes
-from gpustreamlab.analysis._advice import ONE_STREAM_SHARE, Step
+from gpustreamlab.analysis._advice import ENOUGH_SHARE, ONE_STREAM_SHARE, Step
 from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, THEN_WAIT
 from gpustreamlab.analysis._needed_waits import across, host_orders
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program
+from gpustreamlab.analysis._replay import replay
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import Trace, display_name
 from gpustreamlab.typing import Cause, LaneKind
@@ -166,13 +167,13 @@ def _is_foreign(trace: Trace, lane: int) -> bool:
 
 def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
     name = _namer(trace, step)
-    before, after = step.before.program, step.after.program
+    after = step.after.program
     needed = _lane_pairs(after, after.waits)
     told: list[str] = []
     lines: list[str] = []
     left_out = []
     last = _last_waits(after)
-    for pair in _lane_pairs(before, before.waits - after.waits):
+    for pair in pairs_changed(step):
         first, second = (name(lane) for lane in pair)
         if pair not in needed:
             left_out.append((first, second))
@@ -188,6 +189,19 @@ def _fine_waits(trace: Trace, step: Step) -> tuple[str, str]:
         typed = ", ".join(f"lab.stream({second}).wait({first})" for first, second in left_out[:_MOST_LINES])
         lines.append(f"Leave out {typed}{_so_on(len(left_out))}: no array asks for it.")
     return " ".join(told), " ".join([*lines, *filter(None, [_new_waits(trace, step, "Instead: ")])])
+
+
+def pairs_changed(step: Step) -> list[tuple[int, int]]:
+    """Return between which streams other waits are told: those that can go, where that gains nearly all, else all."""
+    before, after, works = step.before.program, step.after.program, step.before.program.works
+    needed = _lane_pairs(after, after.waits)
+    changed = [*_lane_pairs(before, before.waits - after.waits)]
+    left_out = [pair for pair in changed if pair not in needed]
+    if not left_out or len(left_out) == len(changed):
+        return changed
+    kept = {wait for wait in before.waits if (works[wait[0]].lane, works[wait[1]].lane) not in left_out}
+    wall_ns = replay(before.change(waits=frozenset(kept | after.waits))).wall_ns
+    return left_out if replay(before).wall_ns - wall_ns >= ENOUGH_SHARE * step.gain_ns else changed
 
 
 def _name_of(trace: Trace, program: Program, place: int) -> str:

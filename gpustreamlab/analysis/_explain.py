@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from gpustreamlab.analysis._advice import GRAPH_CALL_NS, GRAPH_NODE_NS, Advice, Step, advise, read_runs
-from gpustreamlab.analysis._advice_text import step_texts
+from gpustreamlab.analysis._advice_text import pairs_changed, step_texts
 from gpustreamlab.analysis._busy import (
     StepTime,
     counted_kinds,
@@ -369,13 +369,10 @@ def _gain_of(advice: Advice, change: Callable[[Run], Run | None]) -> int:
 
 def _is_of_step(trace: Trace, finding: Finding, step: Step) -> bool:
     """Tell whether a change leaves out what a finding tells of: of waits of streams those between the same two."""
-    program = step.before.program
-    gone = program.waits - step.after.program.waits
-    if finding.code is not Cause.EVENT_WAIT or finding.pair_count > 1 or program.names:
+    if finding.code is not Cause.EVENT_WAIT or finding.pair_count > 1 or step.before.program.names:
         return True
     names = [lane.name for lane in trace.lanes]
-    lanes = {(program.works[before].lane, program.works[after].lane) for before, after in gone}
-    return any((names[before], names[after]) == (finding.other, finding.stream) for before, after in lanes)
+    return any((names[before], names[after]) == (finding.other, finding.stream) for before, after in pairs_changed(step))
 
 
 def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
