@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._device_causes import hardware_queues
 from gpustreamlab.analysis._host_waits import named_calls
-from gpustreamlab.analysis._makers import AMD, AWAITED, awaits_ranks, maker_of
+from gpustreamlab.analysis._makers import AMD, AWAITED, OF_RANKS, awaits_ranks, maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -112,8 +112,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.QUEUE_ALIAS: (
             "{work} began as {other} ended, with room left on the SMs: {queue}.",
-            "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams. If they then run at once, it "
-            "was that.",
+            "{in_order}Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams. If they then run at "
+            "once, it was that.",
         ),
         Cause.GRAPH_ORDER: (
             "{work} and {other} are of one launch of a CUDA graph, which holds their order.",
@@ -173,8 +173,8 @@ _AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
         Cause.PAGEABLE_COPY: "Let the host's side of the copy be pinned memory: hipHostMalloc, or tensor.pin_memory()."
         "{then_wait}",
         Cause.SM_RESOURCES: f"Use smaller blocks or less shared memory, or share out the compute units: {_OWN_UNITS}.",
-        Cause.QUEUE_ALIAS: "Set GPU_MAX_HW_QUEUES=8 before the process starts, or use fewer streams. If they then run at once, "
-        "it was that.",
+        Cause.QUEUE_ALIAS: "{in_order}Set GPU_MAX_HW_QUEUES=8 before the process starts, or use fewer streams. If they then "
+        "run at once, it was that.",
         Cause.SERIALISED_BY_TOOL: "Unset HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL, and run without tools that serialise "
         "kernels.",
         Cause.SLOWED_DOWN: f"Share out the compute units: {_OWN_UNITS}; RCCL's blocks by NCCL_MAX_NCHANNELS. If both are bound "
@@ -259,6 +259,7 @@ def finding_texts(
         else "copies in one direction share an engine",
         "or_back": "" if shares else ", or a copy in the other direction",
         "queue": _queue(trace, row, before) if code is Cause.QUEUE_ALIAS else "",
+        "in_order": _in_order(trace, row, before) if code is Cause.QUEUE_ALIAS else "",
         "make_room": make_room(trace, row, before),
         "shares_taken": _shares_taken(trace, call, before, waited_ns) if code is Cause.SLOWED_DOWN else "",
         "evicted": _evicted(trace, row) if code is Cause.PAGE_FAULTS else "",
@@ -290,6 +291,12 @@ def _then_wait(trace: Trace, call: int, row: int) -> str:
         return ""
     copying, stream = (repr(display_name(trace.lanes[lane].name, _NAME_WIDTH)) for lane in (min(lanes), int(trace.lane[row])))
     return f" {THEN_WAIT}lab.stream({stream}).wait({copying})."
+
+
+def _in_order(trace: Trace, row: int, before: int) -> str:
+    """Say where one queue may be meant: collectives then begin in the order of their launches, on each rank the same."""
+    is_of_ranks = any(one >= 0 and OF_RANKS.search(trace.names[int(trace.name[one])]) for one in (row, before))
+    return "If it needs that result, or one queue is meant, as in Megatron, leave it. Else: " if is_of_ranks else ""
 
 
 def _queue(trace: Trace, row: int, before: int) -> str:
