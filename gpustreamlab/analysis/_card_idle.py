@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import StepTime, is_work, require_one_rank, require_trace, sweep, union_edges
-from gpustreamlab.analysis._host_waits import innermost_range
+from gpustreamlab.analysis._host_waits import innermost_range, named_calls
 from gpustreamlab.analysis._pieces import launch_calls
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, listed
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, name_group
@@ -25,6 +26,10 @@ IN_NO_CALL = " (in no CUDA call)"
 """Stands behind the range of a library, or of NVTX, in which it was then."""
 LAUNCHED = "work launched that had not begun (events, queues, latency)"
 """What stands for the time from a launch to the start of the work."""
+MOVED = "pages of managed memory on the move"
+"""What stands for as much of that as such pages were moved."""
+BEHIND_LAUNCH = (LAUNCHED, MOVED)  # Where the host was does not matter then
+_MOVES = re.compile(r"\(managed\b")
 LEAST_SAMPLES = 12
 """Of fewer samples nothing is said."""
 LEAST_STEPS = 4
@@ -236,7 +241,9 @@ def _held_by(
     np.add.at(by_name, trace.name[calls], held_ns)
     told = [(trace.names[code], int(by_name[code])) for code in np.flatnonzero(by_name).tolist()]
     told += _outside_calls(trace, thread, calls, starts, held_ends)
-    told.append((LAUNCHED, int((ends - held_ends).sum())))
+    moves = np.flatnonzero(named_calls(trace, _MOVES.search, SpanKind.ANNOTATION))
+    moved_ns = int(StepTime([union_edges(trace.start_ns[moves], trace.end_ns[moves])]).between(held_ends, ends).sum())
+    told += [(LAUNCHED, int((ends - held_ends).sum()) - moved_ns), (MOVED, moved_ns)]
     return tuple(sorted((one for one in told if one[1]), key=lambda one: -one[1]))
 
 
@@ -259,7 +266,7 @@ def _outside_calls(trace: Trace, thread: int, calls: Int64Array, starts: Int64Ar
 def _where_text(calls: tuple[tuple[str, int], ...], whole_ns: int) -> str:
     """Say where the host was for how much of a time; empty where that is not known, or little."""
     named = [
-        f"{format_share(held_ns / whole_ns)} with {'' if name == LAUNCHED else 'the host in '}{display_name(name, 70)}"
+        f"{format_share(held_ns / whole_ns)} with {'' if name in BEHIND_LAUNCH else 'the host in '}{display_name(name, 70)}"
         for name, held_ns in calls[:3]
         if held_ns >= LEAST_SHARE * whole_ns
     ]

@@ -913,8 +913,11 @@ def test_two_engines(start, tmp_path, monkeypatch, capsys):
         lab.partition(left=32, right="rest")
         assert dict(lab.run(steps, on="1")) == {"1": True}
         lab.synchronize()
-        counts = [[len(trace.where(kind=kind)) for trace in lab.traces.values()] for kind in ("range", "kernel", "host")]
-        assert counts == [[0, STEPS], [0, STEPS], [3, STEPS + 5]]  # of each the contexts and the wait; a stream, an allocation
+        counts = [[len(trace.where(kind=kind)) for trace in lab.traces.values()] for kind in ("range", "kernel")]
+        assert counts == [[0, STEPS], [0, STEPS]]
+        calls = [[trace.names[name] for name in trace.where(kind="host").name.tolist()] for trace in lab.traces.values()]
+        # Of each the contexts and the wait; a stream. How often memory is allocated depends on how soon some comes back.
+        assert [len(one) - one.count("cudaMalloc") for one in calls] == [3, STEPS + 4]
         lab.clear()
         arrive_while_a_cell_works(lab, tmp_path / "first")
         lab.synchronize()

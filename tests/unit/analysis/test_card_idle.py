@@ -7,7 +7,7 @@ import pytest
 
 from gpustreamlab import Session, Trace
 from gpustreamlab.analysis import NO_CALL, card_idle
-from gpustreamlab.analysis._card_idle import IN_NO_CALL, LAUNCHED
+from gpustreamlab.analysis._card_idle import IN_NO_CALL, LAUNCHED, MOVED
 from gpustreamlab.draw import plan_picture
 from gpustreamlab.draw._went import went_entry
 from gpustreamlab.workloads import spin
@@ -43,6 +43,18 @@ def test_gaps_are_told_by_what_the_host_did_in_them():
     }
     assert set(found.trace.name[found.before].tolist()) == {found.names.index("loss")}
     assert found.line.startswith("idle 59% of 19.4 µs, in 19 gaps, 100% of it between loss and gemm; of 1.00 µs a step")
+
+
+def test_time_in_which_pages_moved_before_work_began_is_told_as_that():
+    trace = Trace.from_columns(
+        start_ns=[0, 110, 160, 400],
+        end_ns=[100, 150, 360, 500],
+        queued_ns=[0, 110, 160, 150],
+        stream=["a", "main", "managed memory", "a"],
+        kind=["kernel", "host", "annotation", "kernel"],
+        name=["gemm", "cudaLaunchKernel", "memcpy HtoD (managed, prefetch)", "gemm"],
+    )
+    assert dict(card_idle(trace).calls) == {"cudaLaunchKernel": 40, NO_CALL: 10, MOVED: 200, LAUNCHED: 50}
 
 
 def test_the_sum_of_the_causes_is_the_idle_time():
