@@ -232,6 +232,10 @@ def _explanation(
             findings = small_kernels(trace, rows)
     if least_ns is None and not any(finding.saves_ns or finding.step >= 0 for finding in findings):
         findings += _not_offered(trace, rows, pieces, result, findings)
+    if result.forecast is not None:  # order alone beats no floor
+        most_ns = max(0, result.forecast.measured_ns - result.forecast.floor_ns)
+        capped = (one if one.code in LONGER else replace(one, bound_ns=min(one.bound_ns, most_ns)) for one in findings)
+        findings = [*capped]
     words = result.maker.words
     findings = [replace(one, text=words(one.text), fix=words(one.fix)) for one in findings]
     return replace(result, findings=tuple(_ranked(findings)))

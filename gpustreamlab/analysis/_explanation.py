@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
+from gpustreamlab.analysis._causes import LONGER
 from gpustreamlab.analysis._host_waits import calls_by
 from gpustreamlab.analysis._makers import NVIDIA, Maker
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces
@@ -169,9 +170,9 @@ class Forecast:
         """By how much the run scheduled anew as it was is off, as a share."""
         return self.replayed_ns / self.measured_ns - 1 if self.measured_ns else 0.0
 
-    def line(self, perhaps_ns: int = 0) -> str:
-        """Say it in a line, with what may be gained besides where nobody knows."""
-        perhaps_ns = min(perhaps_ns, self.measured_ns - self.floor_ns)
+    def line(self, perhaps_ns: int = 0, shorter_ns: int = 0) -> str:
+        """Say it in a line, with what may be gained besides where nobody knows: by order, and by work that takes less time."""
+        perhaps_ns = min(perhaps_ns, self.measured_ns - self.floor_ns) + shorter_ns
         wall, floor = (
             format_ns(self.measured_ns),
             f"{self.floor_of} {'on all SMs' if self.floor_of == 'kernels' else 'alone'} take {format_ns(self.floor_ns)}",
@@ -280,14 +281,12 @@ class Explanation(Reported):
         if self.asked:
             return self.asked
         if self.forecast is not None and (self.findings or len(self.streams) > 1):
-            # What no other stream is in front of, or what slows, costs what it costs, whatever overlap could save.
-            is_free = [one.other is None or one.code is Cause.SLOWED_DOWN for one in self.findings]
-            free_ns, late_ns = (
-                sum(one.bound_ns for one, free in zip(self.findings, is_free, strict=True) if free is which)
-                for which in (True, False)
-            )
+            # What no other stream is in front of costs what it costs, whatever overlap could save.
+            shorter_ns = sum(one.bound_ns for one in self.findings if one.code in LONGER)
+            of_order = [one for one in self.findings if one.code not in LONGER]
+            free_ns, late_ns = (sum(one.bound_ns for one in of_order if (one.other is None) is free) for free in (True, False))
             idle_ns = max(0, self.forecast.measured_ns - self.active_ns)
-            return self.forecast.line(free_ns + min(late_ns, self.bound_ns + idle_ns))
+            return self.forecast.line(free_ns + min(late_ns, self.bound_ns + idle_ns), shorter_ns)
         if len(self.streams) < 2:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
             return self.idle or "one stream" if self.streams else nothing
