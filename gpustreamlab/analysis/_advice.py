@@ -91,7 +91,9 @@ class Step:
         before, after = self.before.program, self.after.program
         if before.works != after.works:
             pairs = zip(before.works, after.works, strict=True)
-            return [place for place, (one, other) in enumerate(pairs) if one != other]
+            found = [place for place, (one, other) in enumerate(pairs) if one != other]
+            kernels = [place for place in found if before.works[place].kind == KERNEL]
+            return kernels if self.key == "in_streams" and kernels else found
         both = enumerate(zip(before.seats, after.seats, strict=False))
         seats = {lane: len(seat) for lane, (seat, then) in both if seat is not None and seat != then}
         if seats:  # the stream that had fewest SMs is what it is about

@@ -494,7 +494,7 @@ CAUSE_TITLES: Mapping[Cause, str] = MappingProxyType(
 )
 """What a cause is called on a page, before its code."""
 
-_CODE = re.compile(r"(?:\b\w+ = )?\b(?:lab|node|torch|x)\.\w")  # Where code begins in advice
+_CODE = re.compile(r"\bstreams = \[|(?:\b\w+ = )?\b(?:lab|node|torch|x)\.\w")  # Where code begins in advice
 
 
 def code_lines(advice: str) -> list[str]:
@@ -513,7 +513,7 @@ def code_lines(advice: str) -> list[str]:
         line, sentence = advice[found.start() : end], advice[advice.rfind(". ", 0, found.start()) + 1 : found.start()]
         if "leave out" in sentence.lower():
             continue
-        if line.endswith(")") and "..." not in line and (" = " in line or not line.endswith("()")) and line not in lines:
+        if line.endswith((")", "]")) and "..." not in line and (" = " in line or not line.endswith("()")) and line not in lines:
             lines.append(line)
     return lines
 
@@ -524,6 +524,6 @@ def _code_end(text: str, at: int) -> int:
     for place in range(at, len(text)):
         depth += (text[place] in "([") - (text[place] in ")]")
         following = text[place + 1 : place + 2]
-        if not depth and text[place] == ")" and not (following == "." and text[place + 2 : place + 3].isalpha()):
+        if not depth and text[place] in ")]" and not (following == "." and text[place + 2 : place + 3].isalpha()):
             return place + 1
     return at + 1
