@@ -55,7 +55,9 @@ def test_what_is_promised_comes_true(table):
 def test_each_part_is_mended(table):
     assert (table["would save, ms"] <= 0.3 * table["saves, ms"]).all()
     assert (table["times as fast"] > 1.3).all()
-    assert table["what remains"].drop(Cause.HOST_SYNC_DEVICE).eq("no finding").all()
+    assert table["what remains"].drop([Cause.HOST_SYNC_DEVICE, Cause.SAME_LANE]).eq("no finding").all()
+    # Its kernels are on one stream still, where more may gain: a bound, of which nothing is promised.
+    assert table.loc[Cause.SAME_LANE, ["what remains", "would save, ms"]].tolist() in (["no finding", 0], [Cause.SAME_LANE, 0])
 
 
 def test_the_order_that_is_real_remains(table):
