@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis import _changes as changes
+from gpustreamlab.analysis._busy import of_each_trace
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
 from gpustreamlab.analysis._explanation import MOST_ERROR, Forecast
-from gpustreamlab.analysis._host_waits import ALLOCATES, copy_rates
+from gpustreamlab.analysis._host_waits import ALLOCATES, copy_rates, named_calls
 from gpustreamlab.analysis._makers import NVIDIA, maker_of
 from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
@@ -225,6 +226,13 @@ def _dear_ns(before: Sequence[Run], after: Sequence[Run]) -> int:
 
 def read_runs(trace: Trace, rows: Int64Array) -> tuple[tuple[Run, ...], int, float]:
     """Read a run: whole, or of a long one some pieces; with what these took together, in ns, and which share of its work."""
+    return _read_runs(trace, rows.tobytes())
+
+
+@of_each_trace
+def _read_runs(trace: Trace, told: bytes) -> tuple[tuple[Run, ...], int, float]:
+    """Do so once: to calibrate it takes long, and what is asked of the run then is asked of the same one."""
+    rows = np.frombuffer(told, np.int64)
     if len(rows) <= MOST_WORKS:
         wall_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
         return (read_run(trace, rows),), wall_ns, 1.0
@@ -365,7 +373,7 @@ def _wait_ns(trace: Trace, program: Program) -> int:
     """Return what it takes the host to let a stream wait: as in the run, else about half of what it takes to launch."""
     rows = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.HOST))
     rows = rows[np.lexsort((trace.start_ns[rows], trace.lane[rows]))]
-    is_wait = np.array([*(bool(_STREAM_WAITS.search(name)) for name in trace.names), False])[trace.name[rows]]
+    is_wait = named_calls(trace, _STREAM_WAITS.search)[rows]
     own = np.flatnonzero(is_wait[1:] & (trace.lane[rows[1:]] == trace.lane[rows[:-1]]))
     if len(own) >= FEWEST_WAITS:
         return int(np.median(trace.end_ns[rows[own + 1]] - trace.end_ns[rows[own]]))

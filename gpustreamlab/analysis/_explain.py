@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import GRAPH_CALL_NS, GRAPH_NODE_NS, Advice, Step, advise, read_runs
+from gpustreamlab.analysis._advice import CHANGES, Advice, Step, advise, read_runs
 from gpustreamlab.analysis._advice_text import pairs_changed, step_texts
 from gpustreamlab.analysis._busy import (
     StepTime,
@@ -24,7 +24,7 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
-from gpustreamlab.analysis._changes import Run, apart, as_graph, in_one_stream, launched_at_once
+from gpustreamlab.analysis._changes import Run, apart, in_one_stream, launched_at_once
 from gpustreamlab.analysis._device_causes import CODES, piece_of
 from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, OF_CALL_ROW, TEXTS
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, joined
@@ -49,7 +49,7 @@ from gpustreamlab.analysis._stacks import find_host_bound, in_operation, name_th
 from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Change, Int64Array, LaneKind, SpanKind
 
 PAIRS_TOLD = 4  # Up to how many pairs of streams are told apart for one cause; what more cost is added up
 PROFILER_TIMES = 10  # The profiler's own time is told if it costs so many times what else is told
@@ -86,7 +86,7 @@ NOT_OFFERED_SHARE = 0.2
 LEAST_GAIN = 0.1
 """Streams that gain less than this share of the time for which they overlap gain nothing by it."""
 FEW_HELP = (Cause.LAUNCH_BOUND, Cause.SERIALISED_BY_TOOL, Cause.HOST_CALL, *CALLED)  # Beside them launches are no news
-_as_graph = partial(as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
+AS_GRAPH = CHANGES[Change.GRAPH]
 FEWER_GAIN = 0.25  # From which share of the run on it is told what fewer launches would gain at most
 AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
 WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
@@ -309,7 +309,10 @@ def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence
 
     What is then left of the others was scheduled anew.
     """
-    left = [_without_gain(trace, advice, one) if advice.is_certain else one for one in findings]
+    left = [*findings]
+    if advice.is_certain:
+        fewer_ns = _gain_of(advice, AS_GRAPH) if any(one.code is Cause.LAUNCH_BOUND for one in findings) else 0
+        left = [_without_gain(trace, advice, one, fewer_ns) for one in findings]
     told = []
     for number, step in enumerate(advice.steps):
         causes = next((some for some in SAME_KIND if step.cause in some), frozenset({step.cause}))
@@ -338,11 +341,8 @@ def _fewer_launches(trace: Trace, advice: Advice | None, findings: Sequence[Find
     if advice is None or len(advice.runs) > 1 or any(one.code in FEW_HELP for one in findings):
         return []
     run = advice.steps[-1].after if advice.steps else advice.runs[0]
-    try:
-        graph = replay((_as_graph(run) or run).program).wall_ns
-        gain_ns = replay(run.program).wall_ns - graph
-    except Impossible:
-        return []
+    before_ns, after_ns = _walls((run,), AS_GRAPH) or (0, 0)
+    gain_ns = before_ns - after_ns
     if not run.program.has_calls or gain_ns < FEWER_GAIN * advice.forecast.measured_ns:
         return []
     launches = [call for call in run.program.calls if call.works and not call.awaits]
@@ -363,12 +363,20 @@ def _if_sooner(advice: Advice, finding: Finding) -> Finding:
 
 def _gain_of(advice: Advice, change: Callable[[Run], Run | None]) -> int:
     """Return what a change of the run gains, in ns; 0 where there is nothing to change."""
+    walls = _walls(advice.runs, change)
+    return int((1 - max(1, walls[1]) / max(1, walls[0])) * advice.forecast.measured_ns) if walls else 0
+
+
+def _walls(runs: Sequence[Run], change: Callable[[Run], Run | None]) -> tuple[int, int] | None:
+    """Return what runs take as they are, and with a change, in ns; None where there is nothing to change, or it cannot be."""
     try:
-        walls = [(replay(run.program).wall_ns, replay((change(run) or run).program).wall_ns) for run in advice.runs]
+        changed = [change(run) for run in runs]
+        if not any(changed):
+            return None
+        after = (made or run for made, run in zip(changed, runs, strict=True))
+        return sum(replay(run.program).wall_ns for run in runs), sum(replay(run.program).wall_ns for run in after)
     except Impossible:
-        return 0
-    now_ns, then_ns = (max(1, sum(column)) for column in zip(*walls, strict=True))
-    return int((1 - then_ns / now_ns) * advice.forecast.measured_ns)
+        return None
 
 
 def _is_of_step(trace: Trace, finding: Finding, step: Step) -> bool:
@@ -379,15 +387,12 @@ def _is_of_step(trace: Trace, finding: Finding, step: Step) -> bool:
     return any((names[before], names[after]) == (finding.other, finding.stream) for before, after in pairs_changed(step))
 
 
-def _without_gain(trace: Trace, advice: Advice, finding: Finding) -> Finding:
-    """Say of a finding that it was scheduled anew without it, and that this gains nothing."""
+def _without_gain(trace: Trace, advice: Advice, finding: Finding, fewer_ns: int) -> Finding:
+    """Say of a finding that it was scheduled anew without it, and that this gains nothing, but what fewer launches do."""
     if finding.code in NOT_TRIED:
         return finding
-    if finding.code is Cause.LAUNCH_BOUND:
-        # Whether it comes again, so that a graph can be launched instead, nobody knows.
-        gain_ns = _gain_of(advice, _as_graph)
-        if gain_ns >= FEWER_GAIN * advice.forecast.measured_ns:
-            return replace(finding, bound_ns=gain_ns)
+    if finding.code is Cause.LAUNCH_BOUND and fewer_ns >= FEWER_GAIN * advice.forecast.measured_ns:
+        return replace(finding, bound_ns=fewer_ns)  # whether it comes again, so that a graph can be launched, nobody knows
     if finding.code is Cause.GRID_FILLS_DEVICE:
         return replace(finding, bound_ns=0, fix=sooner(trace, advice, finding))
     if finding.code in SAME_KIND[0] and not advice.needed_calls.isdisjoint(finding.pieces.call_row.tolist()):
@@ -511,12 +516,9 @@ def _gain_ns(trace: Trace, change: Callable[[Run], Run | None]) -> int | None:
     if not len(rows) or len(trace.devices) > 1 or not trace.metadata.device.sm_count:
         return None
     runs, measured_ns, _ = read_runs(trace, rows)
-    try:
-        pairs = [(replay(run.program).wall_ns, replay(made.program).wall_ns) for run in runs if (made := change(run))]
-    except Impossible:
-        return None
+    walls = _walls(runs, change)
     times = concurrency(trace).wall_ns / max(1, measured_ns)
-    return round(sum(before - after for before, after in pairs) * times) if pairs else None
+    return None if walls is None else round((walls[0] - walls[1]) * times)
 
 
 def descendants(trace: Trace, member: BoolArray) -> BoolArray:
