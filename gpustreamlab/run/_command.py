@@ -15,7 +15,7 @@ from gpustreamlab.run._children import Children
 from gpustreamlab.run._preflight import why_no_gpu
 from gpustreamlab.run._program import Program, end_of, join_threads
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
-from gpustreamlab.run._written import check_files, say, shown, write_traces
+from gpustreamlab.run._written import chosen_files, say, shown, write_traces
 
 RANGES = ("torch",)
 
@@ -112,13 +112,10 @@ class _Report:
         rank = os.environ.get("RANK", "0") if int(os.environ.get("WORLD_SIZE") or 1) > 1 else ""
         stem = f"{program.name}{f'-rank{rank}' if rank else ''}"
         self._program, self._is_quiet = stem, options.quiet
-        # The program may go to another folder.
-        self.page = Path(options.page or f"{stem}.html").absolute()
-        self.output = None if options.output is None else Path(options.output).absolute()
+        self.page, self.output = chosen_files(options, stem)
         self.recording: ProgramRecording | None = None
         self.children: Children | None = None
         self._kept: list[object] = []
-        check_files(self.page, self.output, is_forced=options.force)
 
     def keep(self, thing: object) -> None:
         """Keep something up to the end of the process."""

@@ -16,7 +16,7 @@ from typing import Any
 from gpustreamlab._util.host import host_id
 from gpustreamlab.backends.cuda.cupti._stored import injection
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.run._written import check_files, say, shown, write_traces
+from gpustreamlab.run._written import chosen_files, say, shown, write_traces
 from gpustreamlab.trace import Trace, load_trace
 
 LEAST_LIMIT_MB = 32  # Of eight segments that hold a buffer of CUPTI's each
@@ -76,9 +76,7 @@ def record(options: argparse.Namespace) -> int:
             "CUDA_INJECTION64_PATH is set: another profiler records already, and CUPTI serves one. Run without it."
         )
     name = Path(next((word for word in command if word.endswith(".py")), command[0])).stem or "program"
-    page = Path(options.page or f"{name}.html").absolute()
-    output = None if options.output is None else Path(options.output).absolute()
-    check_files(page, output, is_forced=options.force)
+    page, output = chosen_files(options, name)
     if not os.access(page.parent, os.W_OK):
         raise OptionError(f"Nothing can be written in {shown(page.parent)!r}. Name another folder: --page /tmp/run.html")
     # The number of this process, so that files of another run are not taken for these.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -37,16 +38,20 @@ def write_files(trace: Trace, page: Path, output: Path | None) -> str:
     return f"Timeline: {shown(page)}; trace: {shown(output)}"
 
 
-def check_files(page: Path, output: Path | None, *, is_forced: bool) -> None:
+def chosen_files(options: argparse.Namespace, name: str) -> tuple[Path, Path | None]:
+    """Return where the page goes, and the trace if that is wanted: as paths that stay where a program goes elsewhere."""
+    page = Path(options.page or f"{name}.html").absolute()
+    output = None if options.output is None else Path(options.output).absolute()
     if page.suffix.lower() != ".html":
         raise OptionError(f"The page is {page.name!r}; it has to end in .html. For the data: -o run.parquet")
     if output is not None:
         find_writer(output)  # refuses before anything has run
     for path in (page, output):
-        if path is None or is_forced or not path.exists():
+        if path is None or options.force or not path.exists():
             continue
         if path == output or not is_bare_page(path):
             raise OptionError(f"{shown(path)!r} is there already. Replace it with --force, or name another one.")
+    return page, output
 
 
 def numbered(path: Path, place: int) -> Path:
