@@ -37,18 +37,23 @@ def needed_and_needless_waits(count=1 << 16):
         x = lab.xp.zeros(count, "f4")
         lab.synchronize()
         lab.clear()
-        for name in "abc":
-            lab.stream(name)
-        with lab.on("a", "fill"):
-            x += 1
-        lab.stream("b").wait(lab.stream("a"))
-        with lab.on("b", "use"):
-            x * 2
-        lab.stream("c").wait(lab.stream("b"))
-        with lab.on("c", "other"):
-            lab.xp.ones(count, "f4")
-        lab.synchronize()
+        work_behind_waits(lab, x)
         return lab.trace
+
+
+def work_behind_waits(lab, x):
+    """Let 'b' wait for what 'a' did to an array that it uses, and 'c' for 'b', of which it uses nothing."""
+    for name in "abc":
+        lab.stream(name)
+    with lab.on("a", "fill"):
+        x += 1
+    lab.stream("b").wait(lab.stream("a"))
+    with lab.on("b", "use"):
+        x * 2
+    lab.stream("c").wait(lab.stream("b"))
+    with lab.on("c", "other"):
+        lab.xp.ones(len(x), "f4")
+    lab.synchronize()
 
 
 def host_arrays(lab, count, size_bytes, *, pinned):

@@ -17,6 +17,7 @@ from gpustreamlab.sinks.live import FindingWatch, LiveFeed, SpanReader
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.planted import work_behind_waits
 from tests.helpers.selections import tools_stream
 
 
@@ -228,17 +229,7 @@ class TestSpans:
     def test_arrows_say_which_spans_they_join_as_the_needs_of_waits_do(self):
         with Session("sim") as lab:
             reader, x = SpanReader(lab._recorder, 1_000), lab.xp.zeros(1_000, "f4")
-            for name in "abc":
-                lab.stream(name)
-            with lab.on("a", "fill"):
-                x += 1
-            lab.stream("b").wait(lab.stream("a"))
-            with lab.on("b", "use"):
-                x *= 2
-            lab.stream("c").wait(lab.stream("b"))
-            with lab.on("c", "other"):
-                lab.xp.ones(1_000, "f4")
-            lab.synchronize()
+            work_behind_waits(lab, x)
             reader.read_new()
             shown = {tuple(pair) for pair in reader.read_again().columns.edge_place.tolist()}
             numbers = lab.trace.extra["number"]

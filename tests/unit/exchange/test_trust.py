@@ -28,11 +28,17 @@ def heading(trace):
     return str(trace.explain()).split("Why:")[0], " ".join(str(trace.timeline()).split())
 
 
-def nsys_lines(tmp_path):
+def begun():
+    """Return a report of a card in which nothing has happened yet."""
     made = NsysFile()
     made.session()
     made.gpu()
     made.context()
+    return made
+
+
+def nsys_lines(tmp_path):
+    made = begun()
     for number in range(1, 20):
         made.launch(1_000 * number, 1_000 * number + 20, 1_000 * number + 500, correlation=number)
     return made.write_lines(tmp_path / "run.jsonl").read_bytes()
@@ -151,10 +157,7 @@ def pytorch_run(path, *, apart_us=20, took_us=3, grid=(1_000, 1, 1), streams=(7,
 
 
 def nsys_run(path):
-    made = NsysFile()
-    made.session()
-    made.gpu()
-    made.context()
+    made = begun()
     for number in range(1, 41):
         at = 20 * US * number
         made.call(at, at + 5 * US, correlation=number)
@@ -231,10 +234,7 @@ def test_small_kernels_one_after_the_other_leave_most_of_the_card_idle(tmp_path,
 
 
 def pageable_run(path, *, streams=(13, 14), waits=False):
-    made = NsysFile()
-    made.session()
-    made.gpu()
-    made.context()
+    made = begun()
     copying, computing = streams
     for turn in range(10):
         at, number = 1_015 * US * turn, 4 * turn + 1
