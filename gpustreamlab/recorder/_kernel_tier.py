@@ -319,7 +319,7 @@ class KernelTier:
                 if activities.steps and self.take_steps is not None:
                     self._hand_on(activities, self.take_steps)
                 if activities.names or len(activities.dependencies) or self._reader.waiting or self._stacks.has_looks:
-                    self._threads.look(self._backend.host_time_ns())
+                    self._threads.look(self._backend.host_time_ns)
                     told, work = self._reader.read(
                         activities,
                         source,

@@ -417,12 +417,13 @@ class Threads:
             self._known_count += 1
             self._forget_oldest()
 
-    def look(self, now_host_ns: int) -> None:
+    def look(self, host_time_ns: Callable[[], int]) -> None:
         """Learn the names of the threads that live, and which have ended."""
         alive = {one.ident & 0xFFFF_FFFF: cut_text(one.name) for one in threading.enumerate() if one.ident is not None}
+        now_host_ns = host_time_ns()  # Behind the look, so that all that an ended thread has done is before
         with self._lock:
             for ident in [ident for ident, spells in self._known.items() if spells[-1][1] and ident not in alive]:
-                self.note(ident, "", now_host_ns)
+                self.note(ident, "", now_host_ns + 1)  # A simulated clock may stand at what it did last
             for ident, name in alive.items():
                 self.note(ident, name, now_host_ns)
 

@@ -215,8 +215,8 @@ class TestThreads:
         threads = Threads(LaneTable())
         threads.note(5, "first", 1_000)
         threads.note(5, "second", 2_000)
-        threads.look(3_000)
-        codes = threads.codes(ints(5, 5, 5, 5, 6), ints(500, 1_999, 2_000, 3_000, 0)).tolist()
+        threads.look(lambda: 3_000)
+        codes = threads.codes(ints(5, 5, 5, 5, 6), ints(500, 1_999, 3_000, 3_001, 0)).tolist()
         assert [threads.texts[code] for code in codes] == ["first", "first", "second", "thread 5", "thread 6"]
         assert len(set(threads.lanes(threads.codes(ints(5, 5), ints(0, 2_500))).tolist())) == 2
 
