@@ -44,17 +44,29 @@ def counts_bytes(trace: Trace) -> BoolArray:
     return found
 
 
+def only_counted(trace: Trace) -> BoolArray:
+    """Tell which lanes have nothing but counters that the card's rows show; shape (n_lanes,), bool."""
+    found = np.zeros(len(trace.lanes), bool)
+    is_bytes = counts_bytes(trace)
+    found[trace.counters.lane[~is_bytes]] = True
+    found[trace.counters.lane[is_bytes]] = False
+    found[trace.lane] = False
+    return found
+
+
 def counter_line(trace: Trace, lane: int, code: int, zero_ns: int) -> CounterLine:
     """Return what was measured of a counter in a lane, in order of time."""
     counters = trace.counters
-    rows = np.flatnonzero((counters.lane == lane) & (counters.name == code) & np.isfinite(counters.value))
+    rows = np.flatnonzero((counters.lane == lane) & (counters.name == code))
+    if counters.names[code].endswith("bytes"):
+        rows = rows[np.isfinite(counters.value[rows])]
     rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
     if len(rows) > MAX_SAMPLES:  # the highest and the last of equally many
         stretches = np.array_split(rows, MAX_SAMPLES // 2)
-        kept = {int(row) for part in stretches for row in (part[counters.value[part].argmax()], part[-1])}
+        kept = {int(row) for part in stretches for row in (part[np.nan_to_num(counters.value[part]).argmax()], part[-1])}
         rows = rows[np.isin(rows, list(kept))]
     time_ns = (counters.time_ns[rows] - zero_ns).astype(np.float64)
-    return CounterLine(lane=lane, time_ns=time_ns, value=counters.value[rows])
+    return CounterLine(lane=lane, time_ns=time_ns, value=np.nan_to_num(counters.value[rows]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
