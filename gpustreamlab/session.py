@@ -27,6 +27,7 @@ from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.programs import Program, make_program
 from gpustreamlab.recorder import DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.recorder.capture import Capture, CaptureControl, check_host, read_tier
+from gpustreamlab.recorder.counters import start_counters
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
@@ -72,6 +73,10 @@ class Session(StandsElsewhere, ProcessBound, Watched):
     capture, host
         What `capture` takes, from the start: ``"auto"``, every kernel, copy and fill where that works, with the calls of the
         host (what it costs: docs/how-to/see-every-kernel.md); ``"kernels"``, which says why it does not; or ``"ranges"``.
+    counters
+        Whether the trace's counters say how busy the card was: its SMs, tensor cores, memory, PCIe and NVLink, some 20 times a
+        second by NVML's GPU performance monitoring, with power and clocks; see docs/how-to/see-how-busy-the-card-was.md.
+        ``"auto"``: on a GPU, where that can be had. The simulated device counts by its model.
 
     Raises
     ------
@@ -111,6 +116,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         hazards: HazardMode | str | None = None,
         capture: CaptureTier | str = "auto",
         host: bool = True,
+        counters: bool | str = False,
     ) -> None:
         _check_options(device, hazards, capture, host, title)
         self._title = title.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved
@@ -143,6 +149,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
             self._captures = CaptureControl(self._backend, self._recorder)
             undoing.callback(self._captures.close)
             self._captures.capture(capture, host=host)
+            self._counters = start_counters(self._recorder, self._backend, wanted=counters)
             undoing.pop_all()
         self._choose = self._table.choose  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)

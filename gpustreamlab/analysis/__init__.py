@@ -25,6 +25,7 @@ from gpustreamlab.analysis._busy import (
     union_edges,
     used_stream_count,
 )
+from gpustreamlab.analysis._card_counters import counter_label, counter_means, means_text
 from gpustreamlab.analysis._card_idle import NO_CALL, CardIdle, card_idle
 from gpustreamlab.analysis._compare import (
     TraceComparison,

@@ -22,6 +22,7 @@ from gpustreamlab.analysis._busy import (
     require_one_rank,
     require_trace,
 )
+from gpustreamlab.analysis._card_counters import counted_text
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
 from gpustreamlab.analysis._changes import Run, apart, in_one_stream, launched_at_once
@@ -49,7 +50,7 @@ from gpustreamlab.analysis._stacks import find_host_bound, in_operation, name_th
 from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Change, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Change, Int64Array, LaneKind, SpanKind
 
 PAIRS_TOLD = 4  # Up to how many pairs of streams are told apart for one cause; what more cost is added up
 PROFILER_TIMES = 10  # The profiler's own time is told if it costs so many times what else is told
@@ -618,7 +619,10 @@ def _finding(
         waited_ns=waited_ns,
         bound_ns=0 if is_kept else bound_ns,
     )
+    is_slowed = code is Cause.SLOWED_DOWN
+    counted, is_shown = counted_text(trace, code, held.call_row if is_slowed else before[before >= 0])
+    text = made.text + (_slowed_text(trace, held.call_row, held.waited_ns) if is_slowed else "") + counted
+    made = replace(made, text=text, certainty=Certainty.PROVED if is_shown else made.certainty)
     if code not in OF_CALL_ROW:
         return made
-    text = made.text + (_slowed_text(trace, held.call_row, held.waited_ns) if code is Cause.SLOWED_DOWN else "")
-    return replace(made, text=text, call_row=-1, pieces=held._replace(call_row=np.full(len(row), -1)))
+    return replace(made, call_row=-1, pieces=held._replace(call_row=np.full(len(row), -1)))

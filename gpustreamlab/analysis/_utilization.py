@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,10 +20,11 @@ from gpustreamlab.analysis._busy import (
     sm_kinds,
     union_edges,
 )
+from gpustreamlab.analysis._card_counters import counter_means, means_text
 from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model import Device, Layout, Partition, SMLimits, Trace, display_name
+from gpustreamlab.model import Device, Layout, Partition, SMLimits, Trace, display_name, unchangeable
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -62,6 +63,13 @@ class Utilization(Answer):
     """Kinds of spans that count as time in which SMs were in use."""
     device: Int64Array
     """Number of the device that each partition is of; shape (n_partitions,), int64."""
+    active_sms: FloatArray
+    """SMs that were active, by the card's counters, while the partition worked and nothing else on the card did; shape
+    (n_partitions,), float64, NaN where that was not counted, or never so. Of the card's counters no one can tell whose they are
+    while several partitions work."""
+    counted_means: Mapping[str, float]
+    """Mean of each of the card's counters over `wall_ns`, see `gpustreamlab.model.CARD_COUNTERS`; of one card, and where they
+    were counted."""
 
     _columns: ClassVar = ("device", "requested_sms", "granted_sms", "busy_ns", "window_ns")
     _title: ClassVar = "Utilization of"
@@ -89,13 +97,13 @@ class Utilization(Answer):
         """Return one row a partition, as a `pandas.DataFrame`.
 
         The columns are ``partition`` (None for the whole card), ``requested_sms``, ``granted_sms``, ``busy_ns``,
-        ``window_ns``, ``sm_ns`` and ``share``; of several devices ``device`` as well.
+        ``window_ns``, ``sm_ns``, ``share`` and ``active_sms``; of several devices ``device`` as well.
         """
         import pandas as pd
 
         # As objects: pandas would make a missing text of None.
         names = pd.Series(self.names, dtype=object)
-        columns = ("requested_sms", "granted_sms", "busy_ns", "window_ns", "sm_ns", "share")
+        columns = ("requested_sms", "granted_sms", "busy_ns", "window_ns", "sm_ns", "share", "active_sms")
         of_cards = {"device": self.device} if len(self._names_by_device()) > 1 else {}
         return pd.DataFrame({"partition": names} | {column: getattr(self, column) for column in columns} | of_cards)
 
@@ -113,6 +121,9 @@ class Utilization(Answer):
 
     def _notes(self) -> list[str]:
         notes = ["A partition counts as a whole while anything runs in it: kernels may leave some of its SMs idle."]
+        notes += [f"Counted by the card over the whole time: {told}." for told in [means_text(self.counted_means)] if told]
+        if np.isfinite(self.active_sms).any():
+            notes.append("Active SMs: while nothing but the partition worked; the card does not count them apart.")
         if SpanKind.RANGE in self.counted:
             notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
         elif SpanKind.COPY not in self.counted:
@@ -181,6 +192,9 @@ def utilization(trace: Trace) -> Utilization:
     kept = [place for place, step in enumerate(steps) if windows[place] or _is_current(trace, step.size)]
     sizes = [steps[place].size for place in kept]
     stacked = [part for own, device in zip(by_device, devices, strict=True) for part in stack_sms(own, device.sm_count)]
+    wall = np.array([first_ns]), np.array([last_ns])
+    active = [_active_sms(trace, own, device) for own, device in zip(by_device, devices, strict=True)]
+    active_sms = unchangeable(np.array([share for of_card in active for share in of_card], np.float64)[kept])
     return Utilization(
         names=tuple(size.name for size in sizes),
         requested_sms=np.array([size.requested_sms for size in sizes]),
@@ -192,8 +206,28 @@ def utilization(trace: Trace) -> Utilization:
         card_sm_ns=sum(int(np.diff(times_ns) @ sms[:-1]) for times_ns, sms in stacked),
         counted=sm_kinds(trace),
         device=np.array([numbers[place] for place in kept]),
+        active_sms=active_sms,
+        counted_means=counter_means(trace, *wall) if len(devices) == 1 else {},
         trace=trace,
     )
+
+
+def _active_sms(trace: Trace, steps: Sequence[SMSteps], device: Device) -> list[float]:
+    """Return how many SMs were active while each partition of a card worked alone; NaN where that is not known."""
+    found = []
+    for step in steps:
+        others = np.concatenate([np.empty(0, np.int64), *(other.edges_ns for other in steps if other is not step)])
+        others = union_edges(others[::2], others[1::2])
+        edges = np.unique(np.concatenate((step.edges_ns, others)))
+        is_alone = (np.searchsorted(step.edges_ns, edges, side="right") % 2 == 1) & (
+            np.searchsorted(others, edges, side="right") % 2 == 0
+        )
+        alone = np.flatnonzero(is_alone[:-1])
+        means = (
+            counter_means(trace, edges[alone], edges[alone + 1], device.ordinal) if len(trace.counters) and len(alone) else {}
+        )
+        found.append(means.get("sm_active_percent", math.nan) * device.sm_count / 100)
+    return found
 
 
 def _window_ns(trace: Trace, step: SMSteps, first_ns: int, last_ns: int) -> int:
@@ -223,8 +257,10 @@ _NAME_WIDTH = 24
 
 def _rows(result: Utilization) -> list[list[str]]:
     cards = result.device.tolist() if len({*result.device.tolist()}) > 1 else []
-    rows = [["partition", "asked for", "granted SMs", "time, ms", "of, ms", "share", "SM x ms"]]
+    has_active = bool(np.isfinite(result.active_sms).any())
+    rows = [["partition", "asked for", "granted SMs", "time, ms", "of, ms", "share", "SM x ms", *["active SMs"][:has_active]]]
     shares, sm_ns = result.share, result.sm_ns
+    active = ["-" if math.isnan(sms) else f"{sms:.1f}" for sms in result.active_sms.tolist()]
     for place, name in enumerate(result.names[:LISTED_PARTITIONS]):
         rows.append(
             [
@@ -235,11 +271,14 @@ def _rows(result: Utilization) -> list[list[str]]:
                 format_ms(result.window_ns[place]),
                 format_share(shares[place]),
                 format_ms(sm_ns[place]),
+                *active[place : place + has_active],
             ]
         )
     times = [format_ms(result.wall_ns), format_share(result.card_share), format_ms(result.card_sm_ns)]
-    rows.append(["all SMs of the cards" if cards else "all SMs of the card", "", f"{result.sm_count:,}", "", *times])
-    return rows + more_row(len(result.names) - LISTED_PARTITIONS, 7)
+    rows.append(
+        ["all SMs of the cards" if cards else "all SMs of the card", "", f"{result.sm_count:,}", "", *times, *[""][:has_active]]
+    )
+    return rows + more_row(len(result.names) - LISTED_PARTITIONS, 7 + has_active)
 
 
 # SMs over time

@@ -25,6 +25,7 @@ from gpustreamlab.backends._activity import (
     WorkBatch,
     take_buffer_number,
 )
+from gpustreamlab.backends._counters import CounterReading, CounterSource
 from gpustreamlab.backends._features import AccessSink, ArrayLender, WatchedArrays, green_capabilities, lent_handle
 from gpustreamlab.backends._protocol import (
     Backend,
@@ -68,6 +69,8 @@ __all__ = [
     "Choice",
     "ClockInfo",
     "ContextSpec",
+    "CounterReading",
+    "CounterSource",
     "DependencyBatch",
     "GraphCapture",
     "MemoryBatch",

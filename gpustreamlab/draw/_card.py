@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpustreamlab.analysis import blocks_that_fit, counted_rows, distinct, per_row, size_of, sm_kinds
+from gpustreamlab.analysis import blocks_that_fit, counted_rows, counter_label, distinct, per_row, size_of, sm_kinds
 from gpustreamlab.draw._colours import GREY
-from gpustreamlab.model import SPAN_KINDS, Device, SMLimits, Trace, WorkDetail, display_name
+from gpustreamlab.model import CARD_COUNTERS, SPAN_KINDS, Device, SMLimits, Trace, WorkDetail, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MOST_CARDS = 16  # Cards of which each has rows of its own; of more, all are one
 HEIGHTS_PX = ((1, 64, 14), (2, 36, 10), (4, 24, 8), (MOST_CARDS, 18, 4))
 """For up to so many cards: height of the row of SMs, and of each row of copies."""
 ROW_GAP_PX, CARD_GAP_PX = 2, 6  # Below each row, and below each card
-MOST_COUNTERS, COUNTER_PX = 4, 14  # Rows of counters that are not of memory, at most, and the height of each
+MOST_COUNTERS, COUNTER_PX = 6, 14  # Rows of counters that are not of memory, at most, and the height of each
 WORDS = {"in": "copy in", "out": "copy out", "peer": "peer copies"}
 _SIGNS = {"in": "htod", "out": "dtoh", "peer": "ptop"}  # By which names of copies tell their way
 
@@ -44,17 +44,29 @@ def counts_bytes(trace: Trace) -> BoolArray:
     return found
 
 
+def only_counted(trace: Trace) -> BoolArray:
+    """Tell which lanes have nothing but counters that the card's rows show; shape (n_lanes,), bool."""
+    found = np.zeros(len(trace.lanes), bool)
+    is_bytes = counts_bytes(trace)
+    found[trace.counters.lane[~is_bytes]] = True
+    found[trace.counters.lane[is_bytes]] = False
+    found[trace.lane] = False
+    return found
+
+
 def counter_line(trace: Trace, lane: int, code: int, zero_ns: int) -> CounterLine:
     """Return what was measured of a counter in a lane, in order of time."""
     counters = trace.counters
-    rows = np.flatnonzero((counters.lane == lane) & (counters.name == code) & np.isfinite(counters.value))
+    rows = np.flatnonzero((counters.lane == lane) & (counters.name == code))
+    if counters.names[code].endswith("bytes"):
+        rows = rows[np.isfinite(counters.value[rows])]
     rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
     if len(rows) > MAX_SAMPLES:  # the highest and the last of equally many
         stretches = np.array_split(rows, MAX_SAMPLES // 2)
-        kept = {int(row) for part in stretches for row in (part[counters.value[part].argmax()], part[-1])}
+        kept = {int(row) for part in stretches for row in (part[np.nan_to_num(counters.value[part]).argmax()], part[-1])}
         rows = rows[np.isin(rows, list(kept))]
     time_ns = (counters.time_ns[rows] - zero_ns).astype(np.float64)
-    return CounterLine(lane=lane, time_ns=time_ns, value=counters.value[rows])
+    return CounterLine(lane=lane, time_ns=time_ns, value=np.nan_to_num(counters.value[rows]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,22 +87,24 @@ def plan_card(trace: Trace, top_px: float, zero_ns: int) -> tuple[tuple[CardRow,
     rows, y = _card_rows(trace, top_px)
     counters = _counter_lines(trace, zero_ns)
     for label, lines in counters:
-        most = sum(max(0.0, float(line.value.max())) for line in lines)
+        highest = sum(max(0.0, float(line.value.max())) for line in lines)
+        most = max(highest, 100.0 * len(lines)) if label.endswith("(%)") else highest
         rows.append(CardRow(device=-1, kind="counter", label=label, most=most, top=y, bottom=y + COUNTER_PX, lines=lines))
         y += COUNTER_PX + ROW_GAP_PX
     return tuple(rows), y + (CARD_GAP_PX if counters else 0)
 
 
 def _counter_lines(trace: Trace, zero_ns: int) -> list[tuple[str, tuple[CounterLine, ...]]]:
-    """Return the counters that are no memory, which lanes show, those with most samples first: a label, and its lines."""
+    """Return the counters that are no memory: a label, and its lines. Those of the card first, then those with most samples."""
     counters, found = trace.counters, []
     is_shown = ~counts_bytes(trace) & np.isfinite(counters.value)
-    codes, counts = np.unique(counters.name[is_shown], return_counts=True)
-    for code in codes[np.argsort(-counts, kind="stable")][:MOST_COUNTERS].tolist():
+    codes, counts = np.unique(counters.name[is_shown & (counters.value > 0)], return_counts=True)
+    places = {name: place for place, name in enumerate(CARD_COUNTERS)}
+    rank = [(places.get(counters.names[code], len(places)), -count) for code, count in zip(codes, counts, strict=True)]
+    for code in codes[sorted(range(len(codes)), key=rank.__getitem__)][:MOST_COUNTERS].tolist():
         lanes = np.unique(counters.lane[is_shown & (counters.name == code)]).tolist()
         lines = tuple(counter_line(trace, lane, code, zero_ns) for lane in lanes)
-        if max(float(line.value.max()) for line in lines) > 0:
-            found.append((display_name(counters.names[code], 24), lines))
+        found.append((display_name(counter_label(counters.names[code]), 24), lines))
     return found
 
 

@@ -21,6 +21,7 @@ from gpustreamlab.analysis import (
     sms_text,
     whole_card,
 )
+from gpustreamlab.draw._card import only_counted
 from gpustreamlab.draw._colours import WHOLE_CARD_STYLE, PartitionStyle, partition_style
 from gpustreamlab.model import LayoutChange, Trace
 from gpustreamlab.typing import LaneKind
@@ -83,7 +84,8 @@ def plan_groups(trace: Trace, extent_ns: Extent | None = None) -> tuple[LaneGrou
 
 def host_group(trace: Trace) -> LaneGroup | None:
     """Return the group of the host's threads; None where the trace has none."""
-    lanes = tuple(place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST)
+    is_counted = only_counted(trace)
+    lanes = tuple(place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST and not is_counted[place])
     if not lanes:
         return None
     return LaneGroup(

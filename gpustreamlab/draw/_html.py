@@ -338,6 +338,7 @@ def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
             "top": _px(box.top),
             "bottom": _px(box.bottom),
             "host": box.is_host,
+            **({"counted": True} if box.is_counted else {}),
             "hue": hue,
             "has_own_hue": is_own,
             "device": lane.device,

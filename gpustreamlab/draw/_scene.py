@@ -24,7 +24,7 @@ from gpustreamlab.analysis import (
     span_rows,
     strays,
 )
-from gpustreamlab.draw._card import CardRow, counts_bytes, detail_fit, plan_card
+from gpustreamlab.draw._card import CardRow, counts_bytes, detail_fit, only_counted, plan_card
 from gpustreamlab.draw._colours import GREY, KIND_HATCHES, NameStyle, name_styles
 from gpustreamlab.draw._groups import (
     ROW_PX,
@@ -132,6 +132,7 @@ class LaneBox:
     """Its bars and its memory, from the top; empty where it has no memory."""
     is_host: bool = False  # True for a thread of the host
     is_idle: bool = False  # True where nothing ran on it: it is folded into one line with all others
+    is_counted: bool = False  # True where it has nothing but counters that the card's rows show: it is not shown
 
     @property
     def text(self) -> str:
@@ -210,7 +211,7 @@ def plan_scene(
     mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(min(2, len(labelled))))
     card_rows, head_px = plan_card(trace, float(MARK_PX * len(mark_rows)), zero_ns)
     lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(trace, rows, groups, order=order, head_px=head_px)
-    idle_count = sum(lane.is_idle for lane in lanes)
+    idle_count = sum(lane.is_idle and not lane.is_counted for lane in lanes)
     lane_hues, has_own_hue = _lane_hues(trace, lanes, boxes)
     folded = f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others"
     return Scene(
@@ -369,7 +370,8 @@ def _plan_rooms(
     layers = _plan_layers(trace, rows)
     inner_px = layers.bars_px.sum(axis=0) + layers.gap_px
     is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)
-    is_idle = _idle_lanes(trace, layers.memory_px > 0)
+    is_counted = only_counted(trace)
+    is_idle = _idle_lanes(trace, layers.memory_px > 0) | is_counted
     outer_px = np.where(is_idle, 0.0, np.maximum(inner_px, np.where(is_host, HOST_ROW_PX, 0)) + layers.memory_px + LANE_GAP_PX)
     heads_px = np.zeros(lane_count)
     heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
@@ -390,6 +392,7 @@ def _plan_rooms(
             parts=_lane_parts(layers, place, float(bars_top[place])),
             is_host=bool(is_host[place]),
             is_idle=bool(is_idle[place]),
+            is_counted=bool(is_counted[place]),
         )
         for place, (lane, label) in enumerate(zip(trace.lanes, lane_labels([lane.name for lane in trace.lanes]), strict=True))
     )
@@ -402,7 +405,7 @@ def _plan_rooms(
         )
         for group in groups
     )
-    height_px = head_px + float((outer_px + heads_px).sum()) + (IDLE_PX if is_idle.any() else 0)
+    height_px = head_px + float((outer_px + heads_px).sum()) + (IDLE_PX if (is_idle & ~is_counted).any() else 0)
     return boxes, placed, _row_borders(rows, layers, bars_top), height_px
 
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._frame import ANNOTATION, Frame, add_launches, card_note, launch_note, not_read, own_name, reading
+from gpustreamlab.exchange._nsys_counters import read_gpu_metrics
 from gpustreamlab.exchange._nsys_lines import Lines, is_lines
-from gpustreamlab.exchange._nsys_report import NO_NUMBER, Columns, Place, Places, Report, export_hint, open_report
+from gpustreamlab.exchange._nsys_report import NO_NUMBER, SAMPLES, Columns, Place, Places, Report, export_hint, open_report
 from gpustreamlab.exchange._nsys_tables import MOST_DETAILS, NO_STREAM, TELLING, WHERE, Tables, alike, chosen, or_else
 from gpustreamlab.model import NSYS_BACKEND, Lane, Partition, Trace
 from gpustreamlab.recorder import DEPENDENCY_COLUMNS, RowFinder
@@ -58,6 +59,7 @@ class _Maker:
             part["correlation"] = self._call_numbers(owner, part["correlation"])
         lanes, partitions = self._stream_lanes()
         threads, thread_lanes = self._thread_lanes(len(lanes))
+        counter_lanes, counters = read_gpu_metrics(self._report, len(lanes) + len(thread_lanes))
         call = add_launches(work, calls)
         self._wait_count = 0
         dependencies = self._dependencies()
@@ -72,13 +74,14 @@ class _Maker:
             source=f"Nsight Systems {self._told.version}".strip(),
             path=self._name,
             told_by="report",
-            lanes=[*lanes, *thread_lanes],
+            lanes=[*lanes, *thread_lanes, *counter_lanes],
             threads=threads,
             names=[*self._told.names.known],
             parts=[ranges, calls, work],
             details=[*self._told.details],
             partitions=partitions,
             dependencies=dependencies,
+            counters=counters,
             markers=self._told.markers,
             devices={number: self._places.device(number) for number in sorted({lane.device for lane in lanes})},
             idle_device=self._places.device(0),
@@ -230,6 +233,7 @@ class _Maker:
         used = f"{work:,} kernels, copies and fills, {calls:,} calls, {ranges:,} ranges"
         used += f", {len(self._told.markers):,} marks" if self._told.markers else ""
         used += f", {self._wait_count:,} waits of streams" if self._wait_count else ""
+        used += f", {samples:,} samples of counters" if (samples := self._report.count(SAMPLES)) else ""
         said_count = sum(self._report.count(table) for table in TELLING) - self._wait_count + self._told.domain_count
         used += f", {said_count:,} that say the same again or name domains" if said_count else ""
         refused = (

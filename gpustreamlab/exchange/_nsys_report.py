@@ -33,6 +33,7 @@ from gpustreamlab.typing import Int64Array
 Columns: TypeAlias = dict[str, Int64Array]
 
 NO_NUMBER = int(np.iinfo(np.int64).min)  # Stands for all that is no whole number: NULL, text, a float, a blob
+SAMPLES = "GPU_METRICS"  # The table of samples of the cards' counters
 MOST_ROWS = 20_000_000  # Most rows of a table that are read
 MOST_FACTS = 65_536  # Most rows of a table of facts: devices, contexts, streams
 LARGEST_VALUE_BYTES = 16 << 20  # Largest text that SQLite may make

@@ -14,7 +14,7 @@ import numpy as np
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._frame import ANNOTATION, HOST, Codes, Columns
-from gpustreamlab.exchange._nsys_report import LARGEST, NO_NUMBER, Report
+from gpustreamlab.exchange._nsys_report import LARGEST, NO_NUMBER, SAMPLES, Report
 from gpustreamlab.model import SPAN_KINDS, Marker, WorkDetail
 from gpustreamlab.recorder import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int32Array, Int64Array, MarkerKind, SpanKind
@@ -31,7 +31,7 @@ _CALLS, _NVTX = f"{_PREFIX}RUNTIME", "NVTX_EVENTS"
 _FAULTS, _DIAGNOSTICS, _OVERHEAD = "CUDA_UM_GPU_PAGE_FAULT_EVENTS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD"
 _NVPROF = f"{_PREFIX}CONCURRENT_KERNEL", "StringTable"  # Tables that nvprof writes and nsys does not
 TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")  # What they tell is in waits of streams and in calls
-_READ = (*WORK_TABLES, _CALLS, _NVTX, *TELLING, _FAULTS, _DIAGNOSTICS, _OVERHEAD)
+_READ = (*WORK_TABLES, _CALLS, _NVTX, *TELLING, _FAULTS, _DIAGNOSTICS, _OVERHEAD, SAMPLES)
 _TIMES = {"start", "timestamp", "rawTimestamp"}  # Columns by which a table is known to hold events
 _FACT_TABLES = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
 

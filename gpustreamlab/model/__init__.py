@@ -2,6 +2,7 @@
 
 from gpustreamlab.model._columns import (
     ACCESS_CERTAINTIES,
+    CARD_COUNTERS,
     COLUMN_DTYPES,
     DEVICE_WORK,
     EDGE_KINDS,
@@ -68,6 +69,7 @@ from gpustreamlab.model._trace import Trace
 __all__ = [
     "ACCESS_CERTAINTIES",
     "BENCH",
+    "CARD_COUNTERS",
     "CHROME_BACKEND",
     "COLUMN_DTYPES",
     "DEVICE_WORK",

@@ -134,6 +134,27 @@ class Counters:
         return len(self.time_ns)
 
 
+CARD_COUNTERS = MappingProxyType(
+    {
+        "sm_active_percent": "SMs on which any warp was resident, of all SMs and of the whole interval",
+        "sm_occupancy_percent": "resident warps, of as many as all SMs can hold",
+        "tensor_active_percent": "time in which tensor cores worked",
+        "dram_active_percent": "time in which the card's memory was read or written",
+        "pcie_rx_bytes_per_s": "what the card took in over PCIe",
+        "pcie_tx_bytes_per_s": "what the card gave out over PCIe",
+        "nvlink_rx_bytes_per_s": "what the card took in over NVLink",
+        "nvlink_tx_bytes_per_s": "what the card gave out over NVLink",
+        "kernel_time_percent": "time in which any kernel ran, as NVML's utilization.gpu",
+        "memory_time_percent": "time in which memory was read or written, as NVML's utilization.memory",
+        "power_watts": "what the card drew",
+        "sm_clock_mhz": "the SMs' clock at the end of the interval",
+        "memory_clock_mhz": "the memory's clock at the end of the interval",
+        "clocks_held_down": "1 where power, heat or hardware held the clocks down at the end of the interval, else 0",
+    }
+)
+"""What is counted, by the name of the counter, which ends in its unit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkDetail(Checked):
     """How a kernel was launched, or what a copy went between. Many spans share one.

@@ -413,13 +413,19 @@ def make_samples(time_ns: Int64Array, lane: Int64Array, name: Int64Array, value:
     return thinned(np.stack((time_ns, lane, name, np.asarray(value, np.float64).view(np.int64))))
 
 
-def thinned(samples: Int64Array) -> Int64Array:
-    """Return the samples that count, the newest of them: of samples that were thinned in pieces the same ones."""
+def thinned(samples: Int64Array, names: Sequence[str] | None = None) -> Int64Array:
+    """Return the samples that count, the newest of them: of samples that were thinned in pieces the same ones.
+
+    With the names of counters, those that are not in bytes are kept whole: each is a mean over its own time.
+    """
     if not samples.shape[1]:
         return samples
     # Stable: of two samples at one time the one recorded later counts.
     ordered = samples[:, np.lexsort((samples[0], samples[2], samples[1]))]
-    kept = ordered[:, _that_count(ordered)]
+    counts = _that_count(ordered)
+    if names is not None:
+        counts |= ~np.array([name.endswith("bytes") for name in names], bool)[ordered[2]]
+    kept = ordered[:, counts]
     return kept[:, np.argsort(kept[0], kind="stable")][:, -KEPT_SAMPLES:]
 
 

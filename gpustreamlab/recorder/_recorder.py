@@ -10,19 +10,22 @@ from itertools import count
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
+from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
 from gpustreamlab.model import Lane, Layout, Marker, Partition, Trace
 from gpustreamlab.recorder._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, RECORDERS, START, Chunk, ChunkLog
 from gpustreamlab.recorder._extents import Checkpoints
-from gpustreamlab.recorder._in_flight import RangesInFlight, Unended, is_done
+from gpustreamlab.recorder._in_flight import RangesInFlight, Unended, is_done, to_clock
 from gpustreamlab.recorder._kernel_tier import KernelTier, observing
 from gpustreamlab.recorder._ranges import NO_EVENTS, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.recorder._tables import MAX_LABEL_LENGTH, CodeTable, SessionTables, Tables, cut_text
 from gpustreamlab.recorder._trace_maker import fold
 from gpustreamlab.recorder._work import WorkReader
-from gpustreamlab.typing import MarkerKind
+from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, MarkerKind
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ class Recorder:
         self._idle_host_ns = -1  # When the device was last asked to wait for all work, and did
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
+        self.read_counters: Callable[[], object] = bool  # Takes what the device has counted
         self.loss_report = LossReport(self._find_lost)  # Names the ranges where the device's context is lost
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
@@ -69,6 +73,7 @@ class Recorder:
         self.pop_range = backend.pop_range
         self._tables = SessionTables(backend, self.numbers.__next__, self.look_at_clock())
         reader = WorkReader(self._tables, first_number + FIRST_WORK_NUMBER)
+        self._counter_names = reader.counter_names
         codes: dict[str, CodeTable[Any]] = {
             "names": self._tables.names,
             "details": reader.details,
@@ -124,6 +129,18 @@ class Recorder:
             )
             self.in_flight.add_lane(recorded)
         return recorded
+
+    def add_counter_lane(self, name: str) -> int:
+        """Return the index of a lane for counters of the device."""
+        return self._tables.lanes.add(Lane(name=name, device=self._backend.device.ordinal, kind=LaneKind.HOST))
+
+    def add_samples(self, lane: int, host_ns: Int64Array, names: Sequence[str], value: FloatArray) -> None:
+        """Take samples of a lane's quantities, by the host's time; shape (n,) each."""
+        with self.observing():
+            time_ns = to_clock(self._backend, host_ns)
+        codes = np.array([self._counter_names.code(name) for name in names], np.int64)
+        with self.lock, delayed_interrupts():
+            self.log.add(Chunk(samples=np.stack((time_ns, np.full_like(time_ns, lane), codes, value.view(np.int64)))))
 
     def is_in_use(self, recorded: RecordedLane) -> bool:
         """Tell whether any thread has the stream selected, or a range open on it, in whatever place."""
@@ -298,6 +315,7 @@ class Recorder:
         """Collect, unless the device has failed, then return what is new since a place; see `ChunkLog.read`. Never waits."""
         if collects:
             self.aside()
+            self.read_counters()
             self.kernels.take(is_complete=False)  # not while the lock is held
         with self.lock:
             if collects:
@@ -309,6 +327,7 @@ class Recorder:
     def follow(self, since: int) -> tuple[Chunk, Unended]:
         """Return what is new since a place, and the ranges around it that have not ended: children end before their parents."""
         self.aside()
+        self.read_counters()
         self.kernels.take(is_complete=False)
         with self.lock:
             self.collect()
@@ -410,6 +429,7 @@ class Recorder:
             self.collect()
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
+        self.read_counters()
         self.kernels.take()
         told = self.changes(collects=False, rows_from=self._checkpoints.place(since) if since >= 0 else START)
         if since >= 0:

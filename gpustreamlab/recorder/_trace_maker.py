@@ -100,7 +100,7 @@ def counters_of(samples: Int64Array, names: Sequence[str]) -> Counters:
     """Return samples as a trace has them; shape (4, n)."""
     if not samples.shape[1]:
         return NO_SAMPLES
-    time_ns, lane, name, value = thinned(samples)
+    time_ns, lane, name, value = thinned(samples, names)
     return Counters(
         time_ns=time_ns,
         lane=lane.astype(np.int32),

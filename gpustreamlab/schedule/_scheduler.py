@@ -208,6 +208,8 @@ class Scheduler:
         """Whether a step has begun and not ended; for good if an exception came out of the middle of it."""
         self.observer: Callable[[DeviceWork], None] | None = None
         """Gets each finished kernel, copy and fill."""
+        self.meter: Callable[[int], None] | None = None
+        """Gets each instant at which something changes, before it does."""
         self.placement_observer: Callable[[KernelRun, list[tuple[int, int]]], None] | None = None
         """Gets each kernel whose blocks start, with (SM group, blocks on it)."""
         self.pool = SlotPool(preset.sm_count, preset.slots_per_sm)
@@ -255,17 +257,21 @@ class Scheduler:
 
     def _split_group(self, group: int, sm_ids: frozenset[int]) -> None:
         held = [
-            (batch, run.spec.block_slots) for run in self._running_kernels() for batch in run.batches if batch.mask >> group & 1
+            (batch, run.spec.block_slots) for run in self.running_kernels() for batch in run.batches if batch.mask >> group & 1
         ]
         new = self.pool.split(group, sm_ids, held)
         for stream in self.streams:
             if stream.mask >> group & 1:
                 stream.mask |= 1 << new
 
-    def _running_kernels(self) -> list[KernelRun]:
+    def running_kernels(self) -> list[KernelRun]:
         """Return the kernels that hold slots, in the order in which they became ready."""
         runs = {entry[3].order: entry[3] for entry in self._heap if isinstance(entry[3], KernelRun)}
         return [runs[order] for order in sorted(runs) if runs[order].batches]
+
+    def running_copies(self) -> list[CopyRun]:
+        """Return the copy that each engine is busy with."""
+        return [engine[0] for engine in self._engines if engine]
 
     # Submission
 
@@ -337,6 +343,8 @@ class Scheduler:
     def step(self) -> None:
         """Simulate the next instant at which something happens."""
         heap = self._heap
+        if self.meter is not None:
+            self.meter(heap[0][0])
         now_ns = self.now_ns = heap[0][0]
         while heap and heap[0][0] == now_ns:
             _, order, what, item = heapq.heappop(heap)

@@ -427,7 +427,7 @@ class TablePlanner:
         self._samples.append(chunk.samples)
         if now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_s = now_s
-            self._samples = [thinned(np.concatenate(self._samples, axis=1))]
+            self._samples = [thinned(np.concatenate(self._samples, axis=1), self._counter_names)]
             self._counters = counters_of(self._samples[0], self._counter_names)
         added: dict[str, Any] = {}
         if chunk.names:

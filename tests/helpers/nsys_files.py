@@ -139,7 +139,9 @@ class NsysFile:
             if shuffled is not None:
                 chance.shuffle(ordered)
                 chance.shuffle(columns)
-            declared = ", ".join(f'"{name}" {"TEXT" if name in _TEXTS else "INTEGER"}' for name in columns)
+            declared = ", ".join(
+                f'"{name}" {"TEXT" if name in _TEXTS and table != "GPU_METRICS" else "INTEGER"}' for name in columns
+            )
             base.execute(f'create table "{table}" ({declared})')
             values = [[row.get(name) for name in columns] for row in ordered]
             base.executemany(f'insert into "{table}" values ({", ".join("?" * len(columns))})', values)

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
 from gpustreamlab.backends.cuda._clock import KERNEL_TAIL_NS, KERNEL_TAIL_SPREAD_NS, ClockLane, measure_timers
+from gpustreamlab.backends.cuda._counters import NvmlCounters, open_counters
 from gpustreamlab.backends.cuda._graph import CudaCapture, CudaGraphs, GraphParts
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._idle import IdleEvents, idle_on
@@ -323,6 +324,11 @@ class CudaBackend:
         """Return how fast the card runs at the moment, by NVML; None without the package nvidia-ml-py."""
         with self._device_scope():
             return read_clocks(self.xp.cuda.runtime.deviceGetPCIBusId(self._ordinal))
+
+    def counter_source(self) -> NvmlCounters | None:
+        """Begin to count on the card, by NVML; None without the package nvidia-ml-py."""
+        with self._device_scope():
+            return open_counters(self.xp.cuda.runtime.deviceGetPCIBusId(self._ordinal), self.host_time_ns)
 
     def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
         """Tell of accesses to arrays of a tracking CuPy from now on, and of what orders them. None if others watch already."""

@@ -379,7 +379,7 @@ def read_peer_access(own: int, other: int) -> PeerAccess:
     return PeerAccess.OFF
 
 
-_LIMITS = {  # What holds clocks down, by the end of NVML's names, ``nvmlClocksEventReason...``
+CLOCK_LIMITS = {  # What holds clocks down, by the end of NVML's names, ``nvmlClocksEventReason...``
     "SwPowerCap": "its power limit",
     "HwSlowdown": "a hardware slowdown",
     "SwThermalSlowdown": "heat",
@@ -392,7 +392,7 @@ _LIMITS = {  # What holds clocks down, by the end of NVML's names, ``nvmlClocksE
 
 def read_clocks(bus_id: str) -> ClockRates | None:
     """Return the clocks of the card with a PCI bus id; None where NVML cannot be asked."""
-    nvml = _load_nvml()
+    nvml = load_nvml()
     if nvml is None:
         return None
     try:
@@ -401,19 +401,19 @@ def read_clocks(bus_id: str) -> ClockRates | None:
         return ClockRates(
             sm_mhz=int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
             memory_mhz=int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
-            limits=tuple(dict.fromkeys(word for name, word in _LIMITS.items() if reasons & _bit(nvml, name))),
+            limits=tuple(dict.fromkeys(word for name, word in CLOCK_LIMITS.items() if reasons & clock_bit(nvml, name))),
         )
     except nvml.NVMLError as error:
         _log.debug("NVML describes no card %s: %s", bus_id, error)
         return None
 
 
-def _bit(nvml: Any, name: str) -> int:
+def clock_bit(nvml: Any, name: str) -> int:
     return int(getattr(nvml, f"nvmlClocksEventReason{name}", 0) or getattr(nvml, f"nvmlClocksThrottleReason{name}", 0))
 
 
 @cache
-def _load_nvml() -> Any:
+def load_nvml() -> Any:
     """Return the package, with NVML begun; None where either is not there."""
     try:
         import pynvml

@@ -17,6 +17,7 @@ from gpustreamlab.backends._features import AccessSink, WatchedArrays, duplicate
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._cost import ModelledKernel, explain_kernel, plan_kernel, plan_spin
+from gpustreamlab.backends.sim._counters import SimCounters
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.backends.sim._memory import SimScratch, create_pinned, is_pinned
 from gpustreamlab.backends.sim._preset import DevicePreset, SMSplitter, find_preset
@@ -382,6 +383,10 @@ class SimBackend:
 
     def read_clocks(self) -> None:
         """Return None: the simulated device has one speed."""
+
+    def counter_source(self) -> SimCounters:
+        """Begin to count what the model does."""
+        return SimCounters(self.driver)
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one slot."""

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 402d081ee92837a77810a10b3551cc29edf8aca78691485715b010aace05506e
+// Made by scripts/bundle_viewer.py. 718a1bb11e337e89afa34705bb2df6b4e231ec88805faf871e96255026a569fb
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1122,7 +1122,8 @@ var gpustreamlab = (() => {
     const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded");
     const isMemory = ([label]) => label === "memory", isShown = (part) => layout.memory || !isMemory(part);
     const isIdle = (code) => planned.lanes[code].parts.length ? !planned.lanes[code].parts.some(isShown) : !planned.lanes[code].host && !hasSpans(code);
-    const isAway = (code) => isIn("hidden")(code) || !layout.idle && isIdle(code);
+    const isCounted = (code) => planned.lanes[code].counted;
+    const isAway = (code) => isCounted(code) || isIn("hidden")(code) || !layout.idle && isIdle(code);
     for (const group of groups) {
       group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group));
       group.loose = group.lanes.filter((code) => !isAway(code));
@@ -1155,7 +1156,7 @@ var gpustreamlab = (() => {
       for (const code of group.shown) put(code, group.place ?? -1);
       if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: headBottom, bottom: y }));
     }
-    const count = layout.idle ? 0 : [...places.keys()].filter((code) => isIdle(code) && !isIn("hidden")(code)).length;
+    const count = layout.idle ? 0 : [...places.keys()].filter((code) => isIdle(code) && !isCounted(code) && !isIn("hidden")(code)).length;
     const idle = count ? { top: y, bottom: y += idlePx, text: `${count} stream${count === 1 ? "" : "s"} without work` } : null;
     const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y, idle };
     if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...stripIn(strip) }));

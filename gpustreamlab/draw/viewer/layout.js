@@ -20,7 +20,8 @@ export function layOut(planned, layout, hasSpans) {
   // Memory is folded until it is asked for, and so is a lane that has nothing else: it is no stream at work.
   const isMemory = ([label]) => label === "memory", isShown = part => layout.memory || !isMemory(part)
   const isIdle = code => planned.lanes[code].parts.length ? !planned.lanes[code].parts.some(isShown) : !planned.lanes[code].host && !hasSpans(code)
-  const isAway = code => isIn("hidden")(code) || !layout.idle && isIdle(code)
+  const isCounted = code => planned.lanes[code].counted // the card's rows show its counters
+  const isAway = code => isCounted(code) || isIn("hidden")(code) || !layout.idle && isIdle(code)
   for (const group of groups) {
     group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group))
     group.loose = group.lanes.filter(code => !isAway(code))
@@ -53,7 +54,7 @@ export function layOut(planned, layout, hasSpans) {
     for (const code of group.shown) put(code, group.place ?? -1)
     if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: headBottom, bottom: y }))
   }
-  const count = layout.idle ? 0 : [...places.keys()].filter(code => isIdle(code) && !isIn("hidden")(code)).length
+  const count = layout.idle ? 0 : [...places.keys()].filter(code => isIdle(code) && !isCounted(code) && !isIn("hidden")(code)).length
   const idle = count ? { top: y, bottom: y += idlePx, text: `${count} stream${count === 1 ? "" : "s"} without work` } : null
   const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y, idle }
   if (planned.memory) tables.memory = planned.memory.map(strip => ({ ...strip, ...stripIn(strip) }))

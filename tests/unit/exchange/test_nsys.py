@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import counted_rows, host_waits, idle, utilization
+from gpustreamlab.analysis import counted_rows, counter_means, host_waits, idle, utilization
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _nsys_tables, find_format
 from gpustreamlab.model import SPAN_KINDS
@@ -515,3 +515,58 @@ def test_a_report_without_nsys_says_what_to_type(tmp_path, monkeypatch):
     report.write_bytes(b"of nsys")
     with pytest.raises(TraceFileError, match="nsys export --type sqlite -o run.sqlite run.nsys-rep"):
         read_nsys(report)
+
+
+METRICS = {
+    0: "GPC Clock Frequency [MHz]", 2: "SMs Active [Throughput %]", 3: "DRAM Read Bandwidth [Throughput %]",
+    4: "DRAM Write Bandwidth [Throughput %]", 5: "Compute Warps in Flight [Avg Warps per Cycle]",
+    6: "PCIe RX Throughput [Throughput %]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", [NsysFile.write, NsysFile.write_folder])
+def test_gpu_metrics_are_counters_of_their_card(tmp_path, made, write):
+    # GIVEN samples of two cards, each 100 us, of which one metric has no unit that whole numbers tell
+    made.gpu(0), made.gpu(1)
+    made.launch(10, 100_000, 300_000)
+    for number, name in METRICS.items():
+        for card in (0, 1):
+            made.add("TARGET_INFO_GPU_METRICS", typeId=1 << 32 | card, sourceId=0, metricId=number, metricName=name)
+    values = {0: 1_980_000_000, 2: 90, 3: 30, 4: 25, 5: 7_000_000, 6: 3}
+    for card in (1, 0):
+        for at in (300_000, 100_000, 200_000):
+            for number, value in values.items():
+                kind = 1 << 32 | card
+                made.add("GPU_METRICS", rawTimestamp=at, timestamp=at, typeId=kind, metricId=number, value=value)
+    # WHEN
+    trace = read_nsys(write(made, tmp_path / "run"))
+    # THEN
+    counters = trace.counters
+    lanes = [trace.lanes[code] for code in np.unique(counters.lane).tolist()]
+    assert [(lane.name, lane.device) for lane in lanes] == [("counters of GPU 0", 0), ("counters of GPU 1", 1)]
+    assert (np.diff(counters.time_ns) >= 0).all()
+    own = counters.lane == counters.lane.max()
+    told = {name: counters.value[own & (counters.name == code)].tolist() for code, name in enumerate(counters.names)}
+    assert told == {
+        "sm_clock_mhz": [1_980.0] * 3,
+        "sm_active_percent": [90.0] * 3,
+        "dram_active_percent": [55.0] * 3,
+        "pcie_rx_throughput_percent": [3.0] * 3,
+    }
+    assert counter_means(trace, ints(100_000), ints(300_000), 0)["dram_active_percent"] == 55
+    assert "36 samples of counters" in trace.metadata.imported
+    assert "GPU_METRICS" not in trace.metadata.imported
+
+
+def test_gpu_metrics_that_make_no_sense_are_left_out(path, made):
+    made.launch(10, 100, 300)
+    made.add("TARGET_INFO_GPU_METRICS", typeId=0, metricId=2, metricName=METRICS[2])
+    made.add("TARGET_INFO_GPU_METRICS", typeId=0, metricId="two", metricName=METRICS[3])
+    for at, metric, value in ((-5, 2, 90), (100, 9, 90), (100, 2, None), (200, 2, 40)):
+        made.add("GPU_METRICS", timestamp=at, typeId=0, metricId=metric, value=value)
+    counters = read_nsys(made.write(path)).counters
+    assert (counters.time_ns.tolist(), counters.value.tolist()) == ([200], [40.0])
+
+
+def ints(*values):
+    return np.array(values, np.int64)

@@ -182,7 +182,7 @@ def check_slots(scheduler, allowed):
     """Every slot is free or held once, and only by kernels whose stream may use its SM."""
     groups = scheduler.pool.groups
     held = [0] * len(groups)
-    for run in scheduler._running_kernels():
+    for run in scheduler.running_kernels():
         for batch in run.batches:
             for number, blocks in batch.parts:
                 held[number] += blocks * run.spec.block_slots

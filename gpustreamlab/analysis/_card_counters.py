@@ -1,0 +1,131 @@
+"""What counters of the card say of a time: means over it, of samples that each hold until the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import union_edges
+from gpustreamlab.model import CARD_COUNTERS, Trace
+from gpustreamlab.typing import Cause, FloatArray, Int64Array
+
+_UNITS = {"_percent": "%", "_bytes_per_s": "B/s", "_watts": "W", "_mhz": "MHz"}
+_SIGNS = {"sm": "SM", "dram": "DRAM", "pcie": "PCIe", "nvlink": "NVLink"}
+LEAST_COVER = 0.5  # Share of a time that has to be counted, for its mean to say anything of it
+
+
+def counter_means(trace: Trace, start_ns: Int64Array, end_ns: Int64Array, device: int | None = None) -> dict[str, float]:
+    """Return the mean of each counter of a card over times, of the samples that lie within, by how long each value held.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    start_ns, end_ns
+        The times, which do not overlap, in order; shape (n_times,), int64, in ns since the trace's epoch.
+    device
+        Number of the card; None for the only one.
+
+    Returns
+    -------
+    dict
+        By name of `gpustreamlab.model.CARD_COUNTERS`, in that order, in the unit that the name ends in. Without those that
+        were counted in less than half of the times.
+    """
+    counters, found = trace.counters, dict[str, float]()
+    asked_ns = int((end_ns - start_ns).sum())
+    is_ours = np.array([device is None or lane.device == device for lane in trace.lanes], bool)[counters.lane]
+    for name in CARD_COUNTERS:
+        if asked_ns <= 0 or name not in counters.names:
+            continue
+        rows = np.flatnonzero(is_ours & (counters.name == counters.names.index(name)))
+        rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
+        from_ns, value = counters.time_ns[rows], counters.value[rows]
+        until_ns = np.append(from_ns[1:], max(int(end_ns[-1]), int(from_ns[-1]) if len(rows) else 0))
+        held_ns = _common(from_ns, until_ns, start_ns, end_ns)
+        held_ns[np.isnan(value) | (held_ns < until_ns - from_ns)] = 0  # what lies outside as well says nothing of the inside
+        if held_ns.sum() >= LEAST_COVER * asked_ns:
+            found[name] = float(np.average(value[held_ns > 0], weights=held_ns[held_ns > 0]))
+    return found
+
+
+def means_text(means: Mapping[str, float]) -> str:
+    """Write the means of counters, those that are not 0.
+
+    Examples
+    --------
+    >>> means_text({"sm_active_percent": 41.2, "tensor_active_percent": 0.0, "pcie_rx_bytes_per_s": 5.5e10})
+    'SM active 41 %, PCIe rx 55 GB/s'
+    """
+    return ", ".join(
+        f"{title} {_amount(value, unit)}" for name, value in means.items() if value for title, unit in [_words(name)]
+    )
+
+
+def counter_label(name: str) -> str:
+    """Write what a counter counts, with its unit.
+
+    Examples
+    --------
+    >>> counter_label("sm_active_percent"), counter_label("pcie_rx_bytes_per_s"), counter_label("queue length")
+    ('SM active (%)', 'PCIe rx (B/s)', 'queue length')
+    """
+    title, unit = _words(name)
+    return f"{title} ({unit})" if unit else title
+
+
+def _words(name: str) -> tuple[str, str]:
+    """Return what stands for a counter's name, and its unit."""
+    for suffix, unit in _UNITS.items():
+        if name.endswith(suffix):
+            return " ".join(_SIGNS.get(word, word) for word in name.removesuffix(suffix).split("_")), unit
+    return name, ""
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value / 1e9:,.3g} GB/s" if unit == "B/s" else f"{value:,.0f} {unit}".rstrip()
+
+
+def _common(from_ns: Int64Array, until_ns: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> FloatArray:
+    """Return how much of each piece lies in times that do not overlap; shape (n_pieces,)."""
+    passed_ns = np.append(0, np.cumsum(end_ns - start_ns))
+
+    def within(moment_ns: Int64Array) -> Int64Array:
+        """Return how much of the times has passed at each moment."""
+        place = np.searchsorted(start_ns, moment_ns, side="right") - 1
+        inside = np.minimum(moment_ns, end_ns[np.maximum(place, 0)]) - start_ns[np.maximum(place, 0)]
+        found: Int64Array = np.where(place < 0, 0, passed_ns[np.maximum(place, 0)] + inside)
+        return found
+
+    common: FloatArray = (within(until_ns) - within(from_ns)).astype(np.float64)
+    return common
+
+
+MEMORY_FULL, SMS_FULL = (
+    75.0,
+    90.0,
+)  # Percent from which on memory, or the SMs, are the limit; a copy draws 87 of an H200's memory
+
+
+def counted_text(trace: Trace, code: Cause, rows: Int64Array) -> tuple[str, bool]:
+    """Say what was counted while kernels ran that were slowed down or filled the card, and whether that shows the limit.
+
+    The text is empty where nothing was counted while they ran, or nothing that changes what is to be said.
+    """
+    if not len(trace.counters) or not len(rows) or code not in (Cause.SLOWED_DOWN, Cause.GRID_FILLS_DEVICE):
+        return "", False
+    edges_ns = union_edges(trace.start_ns[rows], trace.end_ns[rows])
+    means = counter_means(trace, edges_ns[::2], edges_ns[1::2], trace.lanes[int(trace.lane[rows[0]])].device)
+    sms, memory = means.get("sm_active_percent"), means.get("dram_active_percent")
+    if sms is None or memory is None:
+        return "", False
+    if code is Cause.GRID_FILLS_DEVICE:
+        is_held = sms < SMS_FULL - 30
+        return (f" Counted: {sms:.0f}% of the SMs were active meanwhile: they were held, not busy." if is_held else ""), False
+    told = f" Counted meanwhile: memory {memory:.0f}% active, SMs {sms:.0f}%"
+    if memory >= MEMORY_FULL:
+        return f"{told}; they share the memory's bandwidth.", True
+    if sms >= SMS_FULL:
+        return f"{told}; they share the SMs.", True
+    return f"{told}; neither was at its limit.", False

@@ -1,0 +1,151 @@
+"""Counters of a CUDA device by NVML: its GPU performance monitoring (GPM) where the card has it, else its utilization rates."""
+
+# GPM needs no privilege and takes 0.22 ms of one thread a sample (H200). It says what happened between two samples. How often
+# the card counts on is not told, and two samples between which it did not come out as errors or as zeros. So a sample is kept
+# until there is something to say of the time since, and zeros are believed once that time is `MOST_WAIT_NS`.
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpustreamlab.backends._counters import CounterReading
+from gpustreamlab.backends.cuda._probe import CLOCK_LIMITS, clock_bit, load_nvml
+
+_log = logging.getLogger(__name__)
+
+PERIOD_S = 0.05  # At 0.22 ms a sample that is 0.5% of a core
+MOST_WAIT_NS = 200_000_000
+SLOW_EVERY_NS = 100_000_000  # Power and clocks change slowly, and NVML takes longer for them
+
+_MIB, _AS_IT_IS = 1024.0 * 1024.0, 1.0
+_GPM = {  # What is asked for, by its name in nvml.h, and what one unit of it is
+    "sm_active_percent": ("NVML_GPM_METRIC_SM_UTIL", _AS_IT_IS),
+    "sm_occupancy_percent": ("NVML_GPM_METRIC_SM_OCCUPANCY", _AS_IT_IS),
+    "tensor_active_percent": ("NVML_GPM_METRIC_ANY_TENSOR_UTIL", _AS_IT_IS),
+    "dram_active_percent": ("NVML_GPM_METRIC_DRAM_BW_UTIL", _AS_IT_IS),
+    "pcie_rx_bytes_per_s": ("NVML_GPM_METRIC_PCIE_RX_PER_SEC", _MIB),
+    "pcie_tx_bytes_per_s": ("NVML_GPM_METRIC_PCIE_TX_PER_SEC", _MIB),
+    "nvlink_rx_bytes_per_s": ("NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC", _MIB),
+    "nvlink_tx_bytes_per_s": ("NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC", _MIB),
+}
+
+
+class NvmlCounters:
+    """Reads the counters of one card; made by `open_counters`."""
+
+    period_s = PERIOD_S
+
+    def __init__(self, nvml: Any, card: Any, clock_ns: Callable[[], int]) -> None:
+        self._nvml, self._card, self._clock_ns = nvml, card, clock_ns
+        self._spare: list[Any] = []
+        self._last: Any = None
+        self._last_ns = self._slow_ns = clock_ns()
+        self._slow_until_ns = 0
+        self._has_gpm = self._begin_gpm()
+        self.description = "NVML GPM" if self._has_gpm else "NVML utilization"
+
+    def read(self) -> list[CounterReading]:
+        """Return what was counted since the last time that there was something to tell."""
+        values, begin_ns, now_ns = self._read_gpm() if self._has_gpm else self._read_rates()
+        if not values:
+            return []
+        if now_ns >= self._slow_until_ns:
+            values |= self._read_slow()
+            self._slow_until_ns = now_ns + SLOW_EVERY_NS
+        return [CounterReading(begin_ns, now_ns, values)]
+
+    def close(self) -> None:
+        """Give the samples back. Idempotent."""
+        for sample in [*self._spare, *([] if self._last is None else [self._last])]:
+            self._nvml.nvmlGpmSampleFree(sample)
+        self._spare, self._last = [], None
+
+    def _begin_gpm(self) -> bool:
+        nvml = self._nvml
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(self._card).isSupportedDevice:
+                return False
+            self._spare = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+            self._last, self._last_ns = self._sample()
+        except (nvml.NVMLError, AttributeError) as error:  # a package that is older, or a card in MIG mode
+            _log.debug("No GPU performance monitoring: %s", error)
+            self.close()
+            return False
+        return True
+
+    def _sample(self) -> tuple[Any, int]:
+        """Take a sample; return it, and the middle of the time that it took."""
+        sample, begin_ns = self._spare.pop(), self._clock_ns()
+        self._nvml.nvmlGpmSampleGet(self._card, sample)
+        return sample, (begin_ns + self._clock_ns()) // 2
+
+    def _read_gpm(self) -> tuple[dict[str, float], int, int]:
+        nvml, last_ns = self._nvml, self._last_ns
+        sample, now_ns = self._sample()
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
+        asked.sample1, asked.sample2 = self._last, sample
+        for place, (metric, _) in enumerate(_GPM.values()):
+            asked.metrics[place].metricId = getattr(nvml, metric)
+        nvml.nvmlGpmMetricsGet(asked)
+        values = {
+            name: asked.metrics[place].value * unit
+            for place, (name, (_, unit)) in enumerate(_GPM.items())
+            if asked.metrics[place].nvmlReturn == nvml.NVML_SUCCESS
+        }
+        if not any(values.values()) and now_ns - last_ns < MOST_WAIT_NS:
+            self._spare.append(sample)
+            return {}, last_ns, now_ns
+        self._spare.append(self._last)
+        self._last, self._last_ns = sample, now_ns
+        return values, last_ns, now_ns
+
+    def _read_rates(self) -> tuple[dict[str, float], int, int]:
+        """Return NVML's own rates, which it averages over a sixth of a second to a second."""
+        last_ns, now_ns = self._last_ns, self._clock_ns()
+        rates = self._nvml.nvmlDeviceGetUtilizationRates(self._card)
+        self._last_ns = now_ns
+        return {"kernel_time_percent": float(rates.gpu), "memory_time_percent": float(rates.memory)}, last_ns, now_ns
+
+    def _read_slow(self) -> dict[str, float]:
+        nvml, card = self._nvml, self._card
+        values: dict[str, float] = {}
+        asked: dict[str, Callable[[], float]] = {
+            "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(card) / 1_000,
+            "sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
+            "memory_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
+            "clocks_held_down": lambda: float(self._are_clocks_held_down()),
+        }
+        for name, ask in asked.items():
+            try:
+                values[name] = ask()
+            except nvml.NVMLError as error:  # of a card that does not tell
+                _log.debug("NVML does not tell %s: %s", name, error)
+        return values
+
+    def _are_clocks_held_down(self) -> bool:
+        reasons = int(self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._card))
+        return any(reasons & clock_bit(self._nvml, name) for name in CLOCK_LIMITS)
+
+
+def open_counters(bus_id: str, clock_ns: Callable[[], int] = time.time_ns) -> NvmlCounters | None:
+    """Begin to count on the card with a PCI bus id; None where NVML cannot be asked.
+
+    Parameters
+    ----------
+    bus_id
+        Of the card, as ``cudaDeviceGetPCIBusId`` returns it.
+    clock_ns
+        The backend's clock of the host.
+    """
+    nvml = load_nvml()
+    if nvml is None:
+        return None
+    try:
+        return NvmlCounters(nvml, nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode()), clock_ns)
+    except nvml.NVMLError as error:
+        _log.debug("NVML counts nothing on card %s: %s", bus_id, error)
+        return None

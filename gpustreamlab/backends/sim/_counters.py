@@ -1,0 +1,94 @@
+"""Counters of the simulated device, by its model: exact averages of what its SMs held and its memory and its links moved."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from gpustreamlab.backends._counters import CounterReading
+from gpustreamlab.schedule._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, PEER
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._driver import SimDriver
+
+PERIOD_NS = 20_000  # As fine as hardware samples at best
+_LINKS = {HOST_TO_DEVICE: ("pcie_rx_bytes_per_s",), DEVICE_TO_HOST: ("pcie_tx_bytes_per_s",), PEER: ("nvlink_tx_bytes_per_s",)}
+_ALWAYS = ("sm_active_percent", "sm_occupancy_percent", "dram_active_percent", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
+
+
+class SimCounters:
+    """Adds up what the device does between two instants of its simulation.
+
+    An SM counts as active while it holds a block; blocks of a kernel are spread over as many SMs as there are.
+    """
+
+    description = "the simulated device's model"
+    period_s = 0.0
+
+    def __init__(self, driver: SimDriver) -> None:
+        self._driver = driver
+        self._readings: list[CounterReading] = []
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        with driver.lock:
+            driver.catch_up()
+            self._begin_ns = self._now_ns = driver.clock.now_ns
+            driver.scheduler.meter = self._count
+
+    def read(self) -> list[CounterReading]:
+        """Return what was counted since the last time, by pieces of `PERIOD_NS` of virtual time at most."""
+        driver = self._driver
+        with driver.lock:
+            driver.catch_up()
+            self._count(driver.clock.now_ns)
+            self._close_piece()
+            found, self._readings = self._readings, []
+        return found
+
+    def close(self) -> None:
+        """Count no more."""
+        if self._driver.scheduler.meter == self._count:
+            self._driver.scheduler.meter = None
+
+    def _count(self, until_ns: int) -> None:
+        """Take that the device went on as it is until then."""
+        rates = self._rates()
+        while self._now_ns < until_ns:
+            end_ns = min(until_ns, self._begin_ns + PERIOD_NS)
+            for name, rate in rates.items():
+                self._sums[name] += rate * (end_ns - self._now_ns)
+            self._now_ns = end_ns
+            if end_ns == self._begin_ns + PERIOD_NS:
+                if not rates and not self._sums:  # nothing happens: one piece for all of that
+                    self._now_ns = max(end_ns, until_ns)
+                self._close_piece()
+
+    def _close_piece(self) -> None:
+        duration_ns = self._now_ns - self._begin_ns
+        if duration_ns > 0:
+            values = dict.fromkeys(_ALWAYS, 0.0) | {name: total / duration_ns for name, total in self._sums.items()}
+            self._readings.append(CounterReading(self._begin_ns, self._now_ns, values))
+        self._begin_ns = self._now_ns
+        self._sums.clear()
+
+    def _rates(self) -> dict[str, float]:
+        """Return what each counter is at this instant, but for zeros."""
+        scheduler = self._driver.scheduler
+        pool, preset = scheduler.pool, scheduler.preset
+        blocks = Counter[int]()
+        bytes_per_s = 0.0
+        for run in scheduler.running_kernels():
+            bytes_per_s += run.running * run.block_draw * run.speed
+            for batch in run.batches:
+                for group, count in batch.parts:
+                    blocks[group] += count
+        all_slots = preset.sm_count * preset.slots_per_sm
+        active = sum(min(len(pool.groups[group]), count) for group, count in blocks.items())
+        rates = {
+            "sm_active_percent": 100 * active / preset.sm_count,
+            "sm_occupancy_percent": 100 * (all_slots - sum(pool.free)) / all_slots,
+            "dram_active_percent": 100 * bytes_per_s / preset.memory_bytes_per_s,
+        }
+        for copy in scheduler.running_copies():
+            for name in _LINKS[copy.spec.engine]:
+                rates[name] = rates.get(name, 0.0) + copy.spec.size_bytes * 1e9 / copy.spec.duration_ns
+        return {name: rate for name, rate in rates.items() if rate}

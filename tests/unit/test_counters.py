@@ -1,0 +1,343 @@
+"""Counters of the card: what they say of known loads, who reads them, and what is made of them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpustreamlab as gsl
+from gpustreamlab.analysis import counter_means
+from gpustreamlab.backends.cuda import _counters as nvml_counters
+from gpustreamlab.backends.cuda._counters import MOST_WAIT_NS, NvmlCounters
+from gpustreamlab.errors import CaptureUnavailableError, OptionError
+from gpustreamlab.model import CARD_COUNTERS
+from gpustreamlab.recorder import counters as sampling
+from gpustreamlab.typing import Cause, Certainty
+from gpustreamlab.workloads import spin
+from tests.helpers.traces import make_trace
+
+MS = 1_000_000
+
+
+def samples_of(trace, name):
+    """Return the times and the values of a counter."""
+    counters = trace.counters
+    own = counters.name == counters.names.index(name)
+    return counters.time_ns[own], counters.value[own]
+
+
+# Of the simulated device
+
+
+def test_known_loads_are_counted_as_what_they_draw():
+    with gsl.Session("sim", counters=True) as lab:
+        x = lab.memory.pinned_empty((64 << 20,), np.uint8)
+        array = lab.xp.empty(x.shape, np.uint8)
+        array.set(x)
+        lab.synchronize()
+        lab.stream("a")
+        spin(lab, 2 * MS, blocks=33, stream="a")
+        lab.synchronize()
+        big = lab.xp.ones((64 << 20,), np.float32)
+        big + big
+        lab.synchronize()
+    trace = lab.trace
+
+    def peak(name):
+        return float(np.nanmax(samples_of(trace, name)[1]))
+
+    assert peak("pcie_rx_bytes_per_s") == pytest.approx(trace.metadata.device.h2d_bytes_per_s, rel=0.01)
+    assert peak("pcie_tx_bytes_per_s") == 0
+    assert peak("dram_active_percent") == pytest.approx(100, rel=0.1)
+    spun = trace.where(name="spin")
+    assert counter_means(trace, spun.start_ns[-1:], spun.end_ns[-1:])["sm_active_percent"] == pytest.approx(25, rel=0.01)
+
+
+def test_the_counters_of_a_run_add_up_to_what_it_moved():
+    with gsl.Session("sim", counters=True) as lab:
+        source = np.ones(1 << 22, np.float32)
+        for _ in range(3):
+            lab.xp.asarray(source)
+            assert len(lab.trace.counters), "reading in between takes nothing away"
+        lab.synchronize()
+    time_ns, value = samples_of(lab.trace, "pcie_rx_bytes_per_s")
+    assert np.isnan(value[-1]), "behind the last reading nothing is known"
+    assert float((value[:-1] * np.diff(time_ns)).sum()) == pytest.approx(3 * source.nbytes * 1e9, rel=1e-3)
+
+
+def test_counting_costs_the_simulated_program_nothing():
+    def run(counters):
+        with gsl.Session("sim", counters=counters) as lab:
+            lab.stream("a")
+            with lab.on("a", "work"):
+                y = lab.xp.ones((512, 512)) @ lab.xp.ones((512, 512))
+            lab.synchronize()
+            del y
+        return lab.trace
+
+    counted, bare = run(True), run(False)
+    assert counted.end_ns.tolist() == bare.end_ns.tolist()
+    assert not set(bare.counters.names) & set(CARD_COUNTERS)
+    assert "sm_active_percent" in counted.counters.names
+
+
+def test_auto_is_for_gpus_and_other_words_are_refused():
+    with gsl.Session("sim", counters="auto") as lab:
+        lab.stream("a")
+        spin(lab, MS, stream="a")
+        lab.synchronize()
+        assert not set(lab.trace.counters.names) & set(CARD_COUNTERS)
+    with pytest.raises(OptionError, match=r"Session\(counters=True\)"):
+        gsl.Session("sim", counters="always")
+
+
+# What is made of them
+
+
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), min_size=1, max_size=4),
+)
+def test_means_are_of_the_samples_that_lie_within(steps, times):
+    moments = np.unique(np.cumsum(steps))
+    value = np.arange(len(moments), dtype=float) + 1
+    edges = np.cumsum([part for time in times for part in time])
+    start_ns, end_ns = edges[::2], edges[1::2]
+    trace = gsl.Trace(
+        **{name: [] for name in ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread")},
+        names=(), threads=(), lanes=make_trace([("a", "x", 0, 1)]).lanes,
+        counters=gsl.model.Counters(
+            time_ns=moments, lane=np.zeros(len(moments), int), name=np.zeros(len(moments), int), value=value,
+            names=("power_watts",),
+        ),
+        metadata=make_trace([("a", "x", 0, 1)]).metadata,
+    )  # fmt: skip
+    last = max(int(end_ns[-1]), int(moments[-1]))
+    pieces = list(itertools.pairwise([*moments.tolist(), last]))
+    inside = [
+        (value[place], end - start)
+        for place, (start, end) in enumerate(pieces)
+        if end > start and all(((start_ns <= at) & (at < end_ns)).any() for at in range(start, end))
+    ]
+    total = sum(duration for _, duration in inside)
+    wanted = {}
+    if total >= 0.5 * (end_ns - start_ns).sum():
+        wanted = {"power_watts": sum(one * duration for one, duration in inside) / total}
+    assert counter_means(trace, start_ns, end_ns) == pytest.approx(wanted)
+
+
+def slowed(lab):
+    """Run work on two streams at once, then on one; return what is found of kernels that took longer."""
+    x = lab.xp.ones((16 << 20,), np.float32)
+    lab.stream("a"), lab.stream("b")
+    lab.synchronize()
+    for stream, label in (("a", "together"), ("b", "together"), ("b", "alone")):
+        with lab.on(stream, label):
+            for _ in range(8):
+                x + x
+    lab.synchronize()
+    return [one for one in lab.explain().findings if one.code is Cause.SLOWED_DOWN]
+
+
+def test_kernels_that_share_the_memory_are_told_so_by_what_was_counted():
+    with gsl.Session("sim", counters=True) as lab:
+        found = slowed(lab)
+    assert found
+    assert {one.certainty for one in found} == {Certainty.PROVED}
+    assert "they share the memory's bandwidth" in found[0].text
+
+
+def test_active_sms_are_a_partition_s_own_where_it_worked_alone():
+    with gsl.Session("sim", counters=True) as lab:
+        x = lab.xp.ones((64 << 20,), np.float32)
+        lab.synchronize()
+        lab.partition(one=64, two=64)
+        lab.stream("a", partition="one"), lab.stream("b", partition="two")
+        for stream in ("a", "b"):
+            with lab.on(stream, "work"):
+                x + x
+            lab.synchronize()
+    used = lab.trace.utilization()
+    assert used.names[:2] == ("one", "two")
+    assert used.active_sms[:2].tolist() == pytest.approx(used.granted_sms[:2].tolist(), rel=0.02)
+    assert "DRAM active" in " ".join(str(used).split())
+    assert used.to_pandas().active_sms[0] == used.active_sms[0]
+
+
+def test_without_counters_nothing_is_said_of_them():
+    with gsl.Session("sim") as lab:
+        found = slowed(lab)
+        used = lab.trace.utilization()
+    assert {one.certainty for one in found} == {Certainty.LIKELY}
+    assert "Counted" not in str(lab.trace.explain()) + str(used)
+    assert np.isnan(used.active_sms).all()
+    assert used.counted_means == {}
+
+
+# Of a GPU, by a stand-in for NVML
+
+
+# ruff: noqa: N802, N815 - NVML's names
+
+
+class FakeNvml:
+    """NVML of a card with GPU performance monitoring, whose counts come anew at each tick."""
+
+    class NVMLError(Exception):
+        """What the real one raises."""
+
+    NVML_SUCCESS, NVML_GPM_METRICS_GET_VERSION, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 1, 2
+    nvmlClocksEventReasonSwPowerCap = 4
+
+    def __init__(self, *, has_gpm=True, left_out=()):
+        self.has_gpm, self.left_out = has_gpm, left_out
+        self.tick, self.live, self.busy = 0, set(), 50.0
+        for number, (name, (metric, _)) in enumerate(nvml_counters._GPM.items()):
+            setattr(self, metric, number)
+            if name in left_out:
+                self.missing = number
+
+    def nvmlGpmQueryDeviceSupport(self, _card):
+        return SimpleNamespace(isSupportedDevice=self.has_gpm)
+
+    def nvmlGpmSampleAlloc(self):
+        sample = SimpleNamespace(tick=None)
+        self.live.add(id(sample))
+        return sample
+
+    def nvmlGpmSampleFree(self, sample):
+        self.live.remove(id(sample))
+
+    def nvmlGpmSampleGet(self, _card, sample):
+        sample.tick = self.tick
+
+    def c_nvmlGpmMetricsGet_t(self):
+        return SimpleNamespace(metrics=[SimpleNamespace(metricId=-1, nvmlReturn=0, value=0.0) for _ in range(32)])
+
+    def nvmlGpmMetricsGet(self, asked):
+        assert asked.version == self.NVML_GPM_METRICS_GET_VERSION
+        for one in asked.metrics[: asked.numMetrics]:
+            one.value = self.busy if asked.sample2.tick > asked.sample1.tick else 0.0
+            one.nvmlReturn = 3 if one.metricId == getattr(self, "missing", None) else 0
+
+    def nvmlDeviceGetUtilizationRates(self, _card):
+        return SimpleNamespace(gpu=70, memory=30)
+
+    def nvmlDeviceGetPowerUsage(self, _card):
+        return 412_000
+
+    def nvmlDeviceGetClockInfo(self, _card, which):
+        if which == self.NVML_CLOCK_MEM:
+            raise self.NVMLError
+        return 1_980
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, _card):
+        return 4
+
+
+def test_gpm_tells_each_interval_in_which_the_card_counted_on():
+    nvml, times = FakeNvml(left_out=["nvlink_rx_bytes_per_s"]), itertools.count(0, 10 * MS)
+    source = NvmlCounters(nvml, "card", times.__next__)
+    assert source.description == "NVML GPM"
+    assert source.read() == [], "it has not counted on: nothing is known, which is not the same as zero"
+    nvml.tick += 1
+    (first,) = source.read()
+    assert first.values["sm_active_percent"] == 50
+    assert first.values["pcie_rx_bytes_per_s"] == 50 * 1024 * 1024
+    assert "nvlink_rx_bytes_per_s" not in first.values, "what the card does not have is not zero"
+    assert (first.values["power_watts"], first.values["sm_clock_mhz"], first.values["clocks_held_down"]) == (412, 1_980, 1)
+    assert "memory_clock_mhz" not in first.values
+    nvml.tick += 1
+    (second,) = source.read()
+    assert second.begin_host_ns == first.end_host_ns
+    assert "power_watts" not in second.values, "power is asked for less often"
+    source.close()
+    source.close()
+    assert not nvml.live
+
+
+def test_an_idle_card_is_told_as_idle_once_it_must_have_counted_on():
+    nvml, now = FakeNvml(), [0]
+    source = NvmlCounters(nvml, "card", lambda: now[0])
+    nvml.busy = 0.0
+    found = []
+    for now[0] in range(0, 3 * MOST_WAIT_NS, MOST_WAIT_NS // 4):
+        nvml.tick += 1
+        found += source.read()
+    assert [(one.begin_host_ns, one.end_host_ns) for one in found] == [(0, MOST_WAIT_NS), (MOST_WAIT_NS, 2 * MOST_WAIT_NS)]
+    assert {value for one in found for name, value in one.values.items() if name in nvml_counters._GPM} == {0.0}
+
+
+def test_a_card_without_gpm_has_its_utilization_rates():
+    source = NvmlCounters(FakeNvml(has_gpm=False), "card", itertools.count().__next__)
+    (reading,) = source.read()
+    assert source.description == "NVML utilization"
+    assert (reading.values["kernel_time_percent"], reading.values["memory_time_percent"]) == (70, 30)
+    assert "sm_active_percent" not in reading.values
+
+
+# Who reads them
+
+
+class Source:
+    """Counts how often it is read."""
+
+    description, period_s = "a stand-in", 0.001
+
+    def __init__(self, fails_at=-1):
+        self.fails_at, self.read_count, self.is_closed = fails_at, 0, False
+        self.was_read = threading.Event()
+
+    def read(self):
+        self.read_count += 1
+        if self.read_count >= 3:
+            self.was_read.set()
+        if self.read_count == self.fails_at:
+            raise RuntimeError("The card has fallen off the bus.")
+        return []
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def open_with(monkeypatch):
+    def open_session(source):
+        monkeypatch.setattr("gpustreamlab.backends.sim._backend.SimBackend.counter_source", lambda _: source)
+        return gsl.Session("sim", counters=True)
+
+    return open_session
+
+
+def test_a_gpu_is_read_from_a_thread_that_ends_with_the_session(open_with):
+    source = Source()
+    with open_with(source):
+        assert source.was_read.wait(60)
+        assert "gpustreamlab counters" in [one.name for one in threading.enumerate()]
+    assert source.is_closed
+    assert "gpustreamlab counters" not in [one.name for one in threading.enumerate()]
+
+
+def test_a_source_that_fails_ends_and_disturbs_nobody(open_with, caplog):
+    source = Source(fails_at=3)
+    with open_with(source) as lab:
+        assert source.was_read.wait(60)
+        lab.stream("a")
+        spin(lab, MS, stream="a")
+        lab.synchronize()
+        assert len(lab.trace)
+    assert source.is_closed
+    assert "Counters are not read any more" in caplog.text
+
+
+def test_where_nothing_counts_true_is_refused_and_auto_is_silent(open_with):
+    with pytest.raises(CaptureUnavailableError, match="nvidia-ml-py"):
+        open_with(None)
+    with gsl.Session("sim") as lab:
+        assert sampling.start_counters(lab._recorder, lab._backend, wanted=False) is None
