@@ -126,19 +126,23 @@ DEFAULT_STREAM_REASONS = MappingProxyType(
 """Handles that name no one stream, and why. Source: CUDA driver API, stream synchronisation behaviour."""
 
 
-_TOO_LARGE = 1 << 64
-
-
 def lent_handle(lender: Any) -> int:
     """Return the handle of the stream that an object lends through ``__cuda_stream__``."""
+    name = type(lender).__name__
     if isinstance(lender, type) or not callable(getattr(lender, "__cuda_stream__", None)):
-        raise StreamRefusedError(_why_none_lent(lender))
-    lent: object = lender.__cuda_stream__()
-    if not isinstance(lent, tuple) or len(lent) != 2 or lent[0] != 0:
         raise StreamRefusedError(
-            f"{type(lender).__name__}.__cuda_stream__() gave {lent!r}; version 0 of the protocol gives (0, handle)."
+            f"{lender!r:.60}, of type {name}, lends no CUDA stream: it has no method __cuda_stream__. Pass the stream object "
+            "of CuPy, torch, cuda.core or another library, not its class or its handle."
         )
-    handle = _read_handle(lender, lent[1])
+    lent: object = lender.__cuda_stream__()
+    if not isinstance(lent, tuple) or len(lent) != 2 or lent[0] != 0 or isinstance(lent[1], (bool, float, str)):
+        raise _refuse_lent(name, lent)
+    try:
+        handle = int(lent[1])  # handles of some libraries are ints by __int__ alone
+    except (TypeError, ValueError):
+        raise _refuse_lent(name, lent) from None
+    if not 0 <= handle < 1 << 64:
+        raise _refuse_lent(name, lent)
     if handle in DEFAULT_STREAM_REASONS:
         raise StreamRefusedError(
             f"Stream handle {handle} is {DEFAULT_STREAM_REASONS[handle]}; no session can take it. "
@@ -147,45 +151,15 @@ def lent_handle(lender: Any) -> int:
     return handle
 
 
-def refuse_stream(lender: object, handle: int, why: str, *, fix: str) -> StreamRefusedError:
-    """Return the error for a stream that no session can take."""
-    return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; no session can take it. {fix}")
-
-
-def _why_none_lent(lender: object) -> str:
-    has_it = hasattr(lender, "__cuda_stream__")
-    if isinstance(lender, type) and has_it:
-        return f"The class {lender.__name__} lends no CUDA stream; an instance does. Pass one, for example {lender.__name__}()."
-    if has_it:
-        return f"{type(lender).__name__}.__cuda_stream__ is not a method. Make it one that returns (0, handle)."
-    return (
-        f"{_described(lender)} lends no CUDA stream: it has no __cuda_stream__ method. "
-        "Pass the stream object of CuPy, torch, cuda.core or another library, not its handle."
+def _refuse_lent(name: str, lent: object) -> StreamRefusedError:
+    return StreamRefusedError(
+        f"{name}.__cuda_stream__() gave {lent!r:.80}; it gives (0, the address of a cudaStream_t) in version 0 of the protocol."
     )
 
 
-def _described(lender: object) -> str:
-    if lender is None:
-        return "None"
-    if isinstance(lender, type):
-        return f"The class {lender.__name__}"
-    return f"{lender!r:.40}, of type {type(lender).__name__},"
-
-
-def _read_handle(lender: object, value: object) -> int:
-    try:
-        if isinstance(value, (bool, float, str)):
-            raise TypeError
-        handle = int(value)  # type: ignore[call-overload]  # handles of some libraries are ints by __int__ alone
-    except (TypeError, ValueError):
-        handle = -1
-    if not 0 <= handle < _TOO_LARGE:
-        raise StreamRefusedError(
-            f"{type(lender).__name__}.__cuda_stream__() gave {value!r} as its handle, "
-            "which is not the address of a cudaStream_t. "
-            "Pass the stream object of CuPy, torch, cuda.core or another library."
-        )
-    return int(handle)
+def refuse_stream(lender: object, handle: int, why: str, *, fix: str) -> StreamRefusedError:
+    """Return the error for a stream that no session can take."""
+    return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; no session can take it. {fix}")
 
 
 class ArrayLender(Protocol):
