@@ -132,7 +132,7 @@ def lent_handle(lender: Any) -> int:
     if isinstance(lender, type) or not callable(getattr(lender, "__cuda_stream__", None)):
         raise StreamRefusedError(
             f"{lender!r:.60}, of type {name}, lends no CUDA stream: it has no method __cuda_stream__. Pass the stream object "
-            "of CuPy, torch, cuda.core or another library, not its class or its handle."
+            "of CuPy, torch, cuda.core or another library, not its handle or its class."
         )
     lent: object = lender.__cuda_stream__()
     if not isinstance(lent, tuple) or len(lent) != 2 or lent[0] != 0 or isinstance(lent[1], (bool, float, str)):
@@ -153,7 +153,7 @@ def lent_handle(lender: Any) -> int:
 
 def _refuse_lent(name: str, lent: object) -> StreamRefusedError:
     return StreamRefusedError(
-        f"{name}.__cuda_stream__() gave {lent!r:.80}; it gives (0, the address of a cudaStream_t) in version 0 of the protocol."
+        f"{name}.__cuda_stream__() gave {lent!r:.60}; version 0 of the protocol gives (0, handle), the address of a stream."
     )
 
 
