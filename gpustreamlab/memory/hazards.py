@@ -96,7 +96,7 @@ class AccessWatch:
         self.tap: AccessTap | None = None
         """Is told of every access as well; None for nobody."""
         self.pending: list[Callable[[], object]] = []
-        """What waits until the backend calls `finish`, without the lock: to keep memory for streams, and waits for the trace."""
+        """What waits until the backend calls `finish`, without the lock: memory to keep for streams, waits for the trace."""
         self._outside: OutsideWork | None = None  # Work of all libraries, from the calls of the driver
         if mode is not HazardMode.OFF:
             self._begin()
