@@ -214,8 +214,8 @@ class Trace(model.Trace):
             was.
         sweep
             For another layout: what ranges or kernels take alone by SMs, by their names: ``{"gemm": lab.bench.sweep(f)}``. A
-            sweep needs two sizes; with four or more its error is known. A kernel's time comes from the innermost range around
-            it that has one.
+            kernel's time comes from the innermost range around it that has one. A sweep tells sizes that it has, and others
+            where a model fits it.
         change
             Of `gpustreamlab.typing.Change`, or its text, one or several: ``"pinned"``, ``"no host waits"``, ``"fine waits"``,
             ``"second buffer"``, ``"more streams"``, ``"one stream"``, ``"graph"``, ``"threads"`` and others.
@@ -232,8 +232,8 @@ class Trace(model.Trace):
         Raises
         ------
         MeasureError
-            If the trace has no kernels; if for another layout kernels with more than 2% of the busy time have no sweep, or a
-            sweep has one size.
+            If the trace has no kernels; if for another layout kernels with more than 2% of the busy time have no sweep, or one
+            that does not tell a size that is used.
         OptionError
             If nothing is to be changed, a change changes nothing here, no stream would run in a partition, or a sweep is of
             nothing in the trace.

@@ -2,11 +2,7 @@
 
 from gpustreamlab.adapters._followers import Adapters, Followers, LibraryState, adapters_table, view_of
 from gpustreamlab.adapters._known import (
-    GROUP,
     KNOWN,
-    Adapter,
-    AdapterFactory,
-    LaneStream,
     Library,
     Obstacle,
     installed_version,
@@ -16,13 +12,9 @@ from gpustreamlab.adapters._known import (
 )
 
 __all__ = [
-    "GROUP",
     "KNOWN",
-    "Adapter",
-    "AdapterFactory",
     "Adapters",
     "Followers",
-    "LaneStream",
     "Library",
     "LibraryState",
     "Obstacle",

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import html
 import importlib
-import importlib.metadata
 import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.words import install_line, wrap_sentence
 from gpustreamlab.adapters._known import (
-    GROUP,
     KNOWN,
     Adapter,
     AdapterFactory,
@@ -37,32 +34,6 @@ _log = logging.getLogger(__name__)
 
 BUILT_IN: Mapping[str, AdapterFactory] = MappingProxyType({"torch": make_torch, "numba.cuda": make_numba})
 """Adapters that ship, by the module that has to be loaded."""
-
-
-class Source(NamedTuple):
-    """One adapter that can be made."""
-
-    origin: str
-    """Who brings it, in words."""
-    load: Callable[[], AdapterFactory]
-    """Imports the factory."""
-
-
-def find_sources() -> dict[str, list[Source]]:
-    """Return by module who brings an adapter for it; other packages come before those that ship. Imports none of them."""
-    found: dict[str, list[Source]] = {}
-    entries = {(entry.name, entry.value): entry for entry in importlib.metadata.entry_points(group=GROUP)}
-    for (module, value), entry in sorted(entries.items()):
-        owner = entry.dist.name if entry.dist is not None else "a package"
-        source = Source(f"the adapter {value!r} of {owner}", cast("Callable[[], AdapterFactory]", entry.load))
-        found.setdefault(module, []).append(source)
-    for module, make in BUILT_IN.items():
-        found.setdefault(module, []).append(Source("the adapter of gpustreamlab", partial(_given, make)))
-    return found
-
-
-def _given(make: AdapterFactory) -> AdapterFactory:
-    return make
 
 
 STRAY = "its work leaves the stream; lab.trace.strays() finds it"  # What it means that a library does not follow
@@ -102,17 +73,8 @@ class Registry:
         """Why libraries do not follow any more, by module and device."""
         self.unable: dict[tuple[str, int], str] = {}
         """Why libraries cannot follow, by module and device."""
-        self._sources: dict[str, list[Source]] | None = None
         self._followers: dict[tuple[str, int], Follower] = {}
         self._untold: list[str] = []
-
-    @property
-    def sources(self) -> dict[str, list[Source]]:
-        """By module, who brings an adapter for it; looked up once."""
-        with self.lock:
-            if self._sources is None:
-                self._sources = find_sources()
-            return self._sources
 
     def acquire(self, module: str, ordinal: int) -> Follower | None:
         """Return the adapter of a loaded library for one session more; None if it cannot follow."""
@@ -170,26 +132,17 @@ class Registry:
         )
 
     def _make(self, module: str, ordinal: int) -> Follower | None:
-        """Make the first adapter that can be made, and tell of those that cannot."""
+        """Make the adapter of a library; where it cannot be made, keep why, to tell once."""
         version = installed_version(module)
-        title = f"{module} {version}".strip()
-        told, has_work = [], False
-        for source in self.sources[module]:
-            try:
-                follower = Follower(module, ordinal, version, source.load()(sys.modules[module], ordinal))
-            except AdapterError as error:
-                told.append(str(error))
-                has_work |= error.has_work
-            except Exception as error:  # noqa: BLE001 - what others bring must not stop the user's block
-                told.append(f"{source.origin} cannot be made: {_shown(error)}")
-                has_work = True
-            else:
-                if told:
-                    self._untold.append(f"{title} follows the selected stream by {source.origin}: {'; '.join(told)}.")
-                return follower
-        self.unable[module, ordinal] = reasons = "; ".join(told)
+        try:
+            return Follower(module, ordinal, version, BUILT_IN[module](sys.modules[module], ordinal))
+        except AdapterError as error:
+            reason, has_work = str(error), error.has_work
+        except Exception as error:  # noqa: BLE001 - a library that is broken must not stop the user's block
+            reason, has_work = f"its adapter cannot be made: {_shown(error)}", True
+        self.unable[module, ordinal] = reason
         if has_work:
-            self._untold.append(f"{title} cannot follow the selected stream: {reasons}. So {STRAY}.")
+            self._untold.append(f"{f'{module} {version}'.strip()} cannot follow the selected stream: {reason}. So {STRAY}.")
         return None
 
 
@@ -265,7 +218,7 @@ class Followers:
         with self.registry.lock:
             count = len(sys.modules)
             is_ready = True
-            for module in self.registry.sources:
+            for module in BUILT_IN:
                 if module in self._seen or (loaded := sys.modules.get(module)) is None:
                     continue
                 if is_loaded(loaded):
@@ -361,7 +314,7 @@ class LibraryState:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Adapters:
-    """Every library that is known or has an adapter. Looking imports none of them."""
+    """Every library that is known. Looking imports none of them."""
 
     items: tuple[LibraryState, ...]
     """One for each library."""
@@ -376,15 +329,10 @@ class Adapters:
         return any(library in (item, item.name) for item in self.items)
 
     def __getitem__(self, name: str) -> LibraryState:
-        if not isinstance(name, str):
-            raise OptionError(
-                f"A library is found by its name, not by {name!r}. Use lab.recording.adapters['{self.items[0].name}'], or "
-                "list(lab.recording.adapters) for all."
-            )
         for item in self.items:
             if item.name == name:
                 return item
-        raise OptionError(f"No library {name!r} is known. {nearest_hint(name, [item.name for item in self.items])}")
+        raise OptionError(f"No library {name!r} is known. {nearest_hint(str(name), [item.name for item in self.items])}")
 
     def __repr__(self) -> str:
         followers = [item.name for item in self.items if item.state in _FOLLOWING]
@@ -416,11 +364,7 @@ class Adapters:
 
 def adapters_table(followers: Followers | None) -> Adapters:
     """Return what each library does now."""
-    known = {library.module for library in KNOWN}
-    others = () if followers is None else tuple(name for name in followers.registry.sources if name not in known)
-    foreign = tuple(Library(name, name, (), AdapterState.FOLLOWS, "by an adapter of another package") for name in others)
-    items = {library.name: _state_of(library, followers) for library in (*KNOWN, *foreign)}
-    return Adapters(tuple(items.values()))
+    return Adapters(tuple(_state_of(library, followers) for library in KNOWN))
 
 
 def _state_of(library: Library, followers: Followers | None) -> LibraryState:

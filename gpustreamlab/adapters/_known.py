@@ -14,9 +14,6 @@ import numpy as np
 from gpustreamlab.errors import AdapterError
 from gpustreamlab.typing import AdapterState
 
-GROUP = "gpustreamlab.adapters"
-"""Group of the entry points that bring adapters: the name is the library's module, the value an `AdapterFactory`."""
-
 
 class LaneStream(Protocol):
     """The stream that an adapter selects."""

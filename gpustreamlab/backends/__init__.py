@@ -26,7 +26,7 @@ from gpustreamlab.backends._activity import (
     take_buffer_number,
 )
 from gpustreamlab.backends._counters import CounterReading, CounterSource
-from gpustreamlab.backends._features import AccessSink, ArrayLender, WatchedArrays, green_capabilities, lent_handle
+from gpustreamlab.backends._features import WatchedArrays, green_capabilities, lent_handle
 from gpustreamlab.backends._protocol import (
     Backend,
     BackendContext,
@@ -55,11 +55,9 @@ __all__ = [
     "STAGED_COPY",
     "THE_HOST",
     "AccessBatch",
-    "AccessSink",
     "Activities",
     "ActivitySource",
     "AnnotationBatch",
-    "ArrayLender",
     "Backend",
     "BackendContext",
     "BackendGraph",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.analysis import Moment, Piece, Touch
+from gpustreamlab.analysis import Touch
 from gpustreamlab.errors import GraphCaptureError, StreamRefusedError
 from gpustreamlab.model import Capabilities, Capability, SMResource
 from gpustreamlab.typing import Feature
@@ -126,19 +125,23 @@ DEFAULT_STREAM_REASONS = MappingProxyType(
 """Handles that name no one stream, and why. Source: CUDA driver API, stream synchronisation behaviour."""
 
 
-_TOO_LARGE = 1 << 64
-
-
 def lent_handle(lender: Any) -> int:
     """Return the handle of the stream that an object lends through ``__cuda_stream__``."""
+    name = type(lender).__name__
     if isinstance(lender, type) or not callable(getattr(lender, "__cuda_stream__", None)):
-        raise StreamRefusedError(_why_none_lent(lender))
-    lent: object = lender.__cuda_stream__()
-    if not isinstance(lent, tuple) or len(lent) != 2 or lent[0] != 0:
         raise StreamRefusedError(
-            f"{type(lender).__name__}.__cuda_stream__() gave {lent!r}; version 0 of the protocol gives (0, handle)."
+            f"{lender!r:.60}, of type {name}, lends no CUDA stream: it has no method __cuda_stream__. Pass the stream object "
+            "of CuPy, torch, cuda.core or another library, not its handle or its class."
         )
-    handle = _read_handle(lender, lent[1])
+    lent: object = lender.__cuda_stream__()
+    if not isinstance(lent, tuple) or len(lent) != 2 or lent[0] != 0 or isinstance(lent[1], (bool, float, str)):
+        raise _refuse_lent(name, lent)
+    try:
+        handle = int(lent[1])  # handles of some libraries are ints by __int__ alone
+    except (TypeError, ValueError):
+        raise _refuse_lent(name, lent) from None
+    if not 0 <= handle < 1 << 64:
+        raise _refuse_lent(name, lent)
     if handle in DEFAULT_STREAM_REASONS:
         raise StreamRefusedError(
             f"Stream handle {handle} is {DEFAULT_STREAM_REASONS[handle]}; no session can take it. "
@@ -147,108 +150,15 @@ def lent_handle(lender: Any) -> int:
     return handle
 
 
-def refuse_stream(lender: object, handle: int, why: str, *, fix: str) -> StreamRefusedError:
-    """Return the error for a stream that no session can take."""
-    return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; no session can take it. {fix}")
-
-
-def _why_none_lent(lender: object) -> str:
-    has_it = hasattr(lender, "__cuda_stream__")
-    if isinstance(lender, type) and has_it:
-        return f"The class {lender.__name__} lends no CUDA stream; an instance does. Pass one, for example {lender.__name__}()."
-    if has_it:
-        return f"{type(lender).__name__}.__cuda_stream__ is not a method. Make it one that returns (0, handle)."
-    return (
-        f"{_described(lender)} lends no CUDA stream: it has no __cuda_stream__ method. "
-        "Pass the stream object of CuPy, torch, cuda.core or another library, not its handle."
+def _refuse_lent(name: str, lent: object) -> StreamRefusedError:
+    return StreamRefusedError(
+        f"{name}.__cuda_stream__() gave {lent!r:.60}; version 0 of the protocol gives (0, handle), the address of a stream."
     )
 
 
-def _described(lender: object) -> str:
-    if lender is None:
-        return "None"
-    if isinstance(lender, type):
-        return f"The class {lender.__name__}"
-    return f"{lender!r:.40}, of type {type(lender).__name__},"
-
-
-def _read_handle(lender: object, value: object) -> int:
-    try:
-        if isinstance(value, (bool, float, str)):
-            raise TypeError
-        handle = int(value)  # type: ignore[call-overload]  # handles of some libraries are ints by __int__ alone
-    except (TypeError, ValueError):
-        handle = -1
-    if not 0 <= handle < _TOO_LARGE:
-        raise StreamRefusedError(
-            f"{type(lender).__name__}.__cuda_stream__() gave {value!r} as its handle, "
-            "which is not the address of a cudaStream_t. "
-            "Pass the stream object of CuPy, torch, cuda.core or another library."
-        )
-    return int(handle)
-
-
-class ArrayLender(Protocol):
-    """What arrays in a stream's scratch keep alive: `Backend.scratch_array` gets it as their owner."""
-
-    nbytes: int
-    """How much was asked for."""
-
-    @property
-    def ending(self) -> str:
-        """How it ended, in a word or two; empty while the memory is there."""
-
-    @property
-    def stream(self) -> Any:
-        """The stream of the session whose scratch it is; it has a ``name`` and a ``handle``."""
-
-
-class AccessSink(Protocol):
-    """What takes the notes. A backend calls it at the moment of each enqueue, and holds `lock` around each call."""
-
-    lock: AbstractContextManager[object]
-    """A re-entrant lock. A backend that has one of its own puts that here before its first note."""
-    pending: list[Any]
-    """What is left to do behind a note of work: where there is something, the backend calls `finish` without the lock."""
-
-    def finish(self) -> None:
-        """Do what is left."""
-
-    def stand_beside(self, other: Any) -> None:
-        """Share the order with the sink of another card, whose streams and arrays work may meet; before the first note."""
-
-    def has_stream(self, handle: int) -> bool:
-        """Tell whether a handle is that of a stream of the card's session."""
-
-    def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
-        """Note that a stream's pool handed out memory, from its first address to the one behind its last."""
-
-    def free(self, piece: Piece) -> None:
-        """Note that memory went back to its pool."""
-
-    def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> bool:
-        """Note work that is about to be enqueued: what it reads and what it writes. Return whether waits were put in for it."""
-
-    def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
-        """Note that the work noted last uses scratch that has ended; call it right behind `work`."""
-
-    def record(self, handle: int) -> Moment:
-        """Note that an event was recorded; return what to hand to `wait` and `host_wait` for it."""
-
-    def wait(self, handle: int, moment: Moment | None) -> None:
-        """Note that a stream's later work waits for an event; None for one that nobody noted."""
-
-    def host_wait(self, moment: Moment | None) -> None:
-        """Note that the host has seen an event reached."""
-
-    def host_wait_stream(self, handle: int) -> None:
-        """Note that the host has seen a stream idle."""
-
-    def host_wait_all(self) -> None:
-        """Note that the host has seen the device idle."""
-
-    def close_stream(self, handle: int) -> None:
-        """Note that a stream was destroyed: its handle may come again for another one."""
+def refuse_stream(lender: object, handle: int, why: str, *, fix: str) -> StreamRefusedError:
+    """Return the error for a stream that no session can take."""
+    return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; no session can take it. {fix}")
 
 
 class WatchedArrays(NamedTuple):

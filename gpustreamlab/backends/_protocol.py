@@ -14,7 +14,8 @@ from gpustreamlab.typing import Int64Array, PeerAccess
 
 if TYPE_CHECKING:
     from gpustreamlab.backends._activity import ActivitySource
-    from gpustreamlab.backends._features import AccessSink, WatchedArrays
+    from gpustreamlab.backends._features import WatchedArrays
+    from gpustreamlab.memory.hazards import AccessWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,10 +309,10 @@ class Backend(Protocol):
             If kernels cannot be captured on this machine.
         """
 
-    def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
+    def watch_accesses(self, sink: AccessWatch) -> WatchedArrays | None:
         """Report every access to arrays from now on, and what orders them; None if others watch already."""
 
-    def leave_accesses(self, sink: AccessSink) -> None:
+    def leave_accesses(self, sink: AccessWatch) -> None:
         """Report no more accesses. Idempotent."""
 
     def duplicate(self, arrays: Sequence[Any]) -> list[Any]:

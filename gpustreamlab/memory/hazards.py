@@ -25,10 +25,11 @@ from gpustreamlab.analysis import (
     Side,
     Touch,
 )
-from gpustreamlab.backends import ArrayLender, Backend, Step, WatchedArrays, order_behind
+from gpustreamlab.backends import Backend, Step, WatchedArrays, order_behind
 from gpustreamlab.errors import DeviceError, OptionError, nearest_hint
 from gpustreamlab.memory._steps import OutsideWork
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream
+from gpustreamlab.memory.scratch import Scratch
 from gpustreamlab.model import SPAN_KINDS, Device, Note, Trace, TraceMetadata
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import HazardMode, NoteKind, SpanKind
@@ -59,8 +60,8 @@ class AccessTap(Protocol):
 class AccessWatch:
     """Follows every access to arrays of ``lab.xp``, and every order between streams. One for each session.
 
-    The backend tells, see `gpustreamlab.backends.AccessSink`; the search is `gpustreamlab.analysis.HazardSearch`. Those of the
-    cards of a node share what is ordered, so each finds what its own streams do to the memory of all cards.
+    The backend tells at the moment of each enqueue, with `lock` held; the search is `gpustreamlab.analysis.HazardSearch`. Those
+    of the cards of a node share what is ordered, so each finds what its own streams do to the memory of all cards.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class AccessWatch:
         self.tap: AccessTap | None = None
         """Is told of every access as well; None for nobody."""
         self.pending: list[Callable[[], object]] = []
-        """What waits until the lock is not held, see `finish`: to keep memory for streams, and to put waits into the trace."""
+        """What waits until the backend calls `finish`, without the lock: memory to keep for streams, waits for the trace."""
         self._outside: OutsideWork | None = None  # Work of all libraries, from the calls of the driver
         if mode is not HazardMode.OFF:
             self._begin()
@@ -262,7 +263,7 @@ class AccessWatch:
         self._search.work(lane, work, place, reads, writes)
         return self.wait_count != before
 
-    def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
+    def ended(self, handle: int, work: str, piece: Piece, lender: Scratch) -> None:
         """Note that the work noted last uses scratch that was given back, or freed with its stream."""
         piece.lane.name = piece.lane.name or str(lender.stream.name)
         self._search.ended(self._clocks.lane(handle), work, self._place(), piece, lender.ending, lender.nbytes)

@@ -12,7 +12,6 @@ import re
 import site
 import sys
 import sysconfig
-import textwrap
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -113,6 +112,7 @@ class CallLog:
         self._touch = touch
         self._is_own = is_own
         self._rewritten: dict[int, tuple[types.CodeType | None, types.CodeType]] = {}
+        self._telling: dict[str, dict[tuple[str, int], types.CodeType]] = {}  # Functions that tell, by file
         self.unknown = ""  # What was called last, and is not followed; empty for nothing
         self.is_chance = False  # Whether something was called that gives other values each time
         self.steers = False  # Whether a stream was selected
@@ -211,22 +211,10 @@ class CallLog:
         """Compile a function's code anew, so that it tells `CALL` of its calls; None where that cannot be done."""
         if code.co_name == "<lambda>" or self._is_own(code):
             return code  # it tells already
-        try:
-            lines, first = inspect.getsourcelines(code)  # not of what it wraps
-            tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError):
-            return None
-        node = tree.body[0]
-        if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
-            return None
-        _leave_out_expressions(node)
-        _Rewriter().visit(node)
-        ast.increment_lineno(tree, first - 1)
-        module = ast.fix_missing_locations(ast.Module([_in_its_place(node, code)], []))
-        whole = compile(module, code.co_filename, "exec", code.co_flags & FUTURES, dont_inherit=True)
-        functions = (one for one in _inner(whole) if one.co_flags & inspect.CO_OPTIMIZED)
-        found = next((one for one in functions if one.co_name == code.co_name and one.co_freevars == code.co_freevars), None)
-        return None if found is None else _named_as(found, code)
+        if code.co_filename not in self._telling:
+            self._telling[code.co_filename] = _telling_functions(code)
+        made = self._telling[code.co_filename].get((code.co_qualname, code.co_firstlineno))
+        return made if made is not None and made.co_freevars == code.co_freevars else None
 
     @property
     def rewritten(self) -> list[tuple[types.CodeType, types.CodeType]]:
@@ -234,37 +222,20 @@ class CallLog:
         return [(made, code) for made, code in self._rewritten.values() if made is not None]
 
 
-def _leave_out_expressions(node: ast.FunctionDef) -> None:
-    """Leave out what a definition evaluates: the function exists, with its defaults."""
-    arguments = node.args
-    node.decorator_list, node.returns = [], None
-    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
-    arguments.kw_defaults = [None if one is None else ast.Constant(None) for one in arguments.kw_defaults]
-    for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
-        if one is not None:
-            one.annotation = None
+def _telling_functions(code: types.CodeType) -> dict[tuple[str, int], types.CodeType]:
+    """Return the functions of the file of some code so that they tell `CALL` of their calls, by name and first line.
 
-
-def _in_its_place(node: ast.FunctionDef, code: types.CodeType) -> ast.stmt:
-    """Put a function's definition where names mean what they did: into its class, and what gives it what it closes over."""
-    found: ast.stmt = node
-    parts = code.co_qualname.split(".")
-    while len(parts) > 2 and parts[-2] == "<locals>":
-        parts = parts[:-2]
-    if len(parts) > 1:  # names that begin with two underscores have the class in them
-        found = ast.ClassDef(parts[-2], [], [], [node], [])
-    names = [name for name in code.co_freevars if name != "__class__"]
-    if names:
-        arguments = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
-        found = ast.FunctionDef(f"_{node.name}", arguments, [found], [], None)
-    return ast.copy_location(found, node)
-
-
-def _named_as(made: types.CodeType, code: types.CodeType) -> types.CodeType:
-    """Return code with the qualified names of other code, of which it is a version."""
-    inner = iter(inner_codes(code))
-    consts = [_named_as(part, next(inner)) if isinstance(part, types.CodeType) else part for part in made.co_consts]
-    return made.replace(co_qualname=code.co_qualname, co_consts=tuple(consts))
+    The whole file is compiled, and never run: so names mean in each function what they did.
+    """
+    try:
+        lines, _ = inspect.findsource(code)
+        tree = ast.fix_missing_locations(_Rewriter().visit(ast.parse("".join(lines))))
+        flags = code.co_flags & FUTURES | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        whole = compile(tree, code.co_filename, "exec", flags, dont_inherit=True)
+    except (OSError, SyntaxError):
+        return {}
+    plain = (one for one in _inner(whole) if one.co_flags & inspect.CO_OPTIMIZED and not one.co_flags & inspect.CO_COROUTINE)
+    return {(one.co_qualname, one.co_firstlineno): one for one in plain}
 
 
 def plain_again(pairs: Sequence[tuple[types.CodeType, types.CodeType]]) -> None:

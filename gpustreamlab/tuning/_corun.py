@@ -278,14 +278,9 @@ class Bencher:
         """Return the stream of each task in a place, which is made if need be."""
         bench, first = self._rig.session, dict(place.priorities)
         names = [f"{task.name}{first[task.name]:+d}" if first.get(task.name) else task.name for task in self._tasks]
-        if not place.shares:
-            return [
-                bench.stream(f"whole.{name}", priority=first.get(task.name, 0), partition=None)
-                for name, task in zip(names, self._tasks, strict=True)
-            ], None
-        layout = bench.partition(dict(place.shares))
+        layout, kind = (bench.partition(dict(place.shares)), "part") if place.shares else (None, "whole")
         return [
-            bench.stream(f"part.{name}", priority=first.get(task.name, 0), partition=task.name)
+            bench.stream(f"{kind}.{name}", priority=first.get(task.name, 0), partition=task.name if place.shares else None)
             for name, task in zip(names, self._tasks, strict=True)
         ], layout
 

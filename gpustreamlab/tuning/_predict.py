@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from types import EllipsisType
 from typing import Any, ClassVar, NamedTuple
 
@@ -60,7 +61,7 @@ class Prediction(Reported):
     held_out: tuple[float, float]
     """Error of the solo times used, as a share: the mean, weighted by busy time, of what the models are off by at the sizes
     around those used when they have not seen these, and the worst at any size. Sizes that were swept count with the interval of
-    their median. NaN where a sweep has too few sizes to tell."""
+    their median."""
     notes: tuple[str, ...] = ()
     """What the prediction leaves out, one sentence each."""
 
@@ -74,19 +75,18 @@ class Prediction(Reported):
         """How far off the makespan may be, as a share of it: an expectation, no bound.
 
         It is `own_error` without its sign and the error of the solo times, at least 3% for the simulated device and 10% for a
-        GPU; NaN where sweeps have too few sizes.
+        GPU.
         """
         least = LEAST_ERROR if self.measured.metadata.simulated else LEAST_ERROR_GPU
-        return float(np.maximum(least, abs(self.own_error) + self.held_out[0]))
+        return max(least, abs(self.own_error) + self.held_out[0])
 
     def compare(self) -> Comparison:
         """Return the recorded run and the predicted one beside each other; see `gpustreamlab.compare`."""
         return Comparison(self.measured, self.trace)
 
     def _line(self) -> str:
-        error = f"±{self.error:.1%}" if np.isfinite(self.error) else "error not known"
         return (
-            f"{format_ns(self.makespan_ns)} predicted ({error}) with {self._changed_text()}; "
+            f"{format_ns(self.makespan_ns)} predicted (±{self.error:.1%}) with {self._changed_text()}; "
             f"{format_ns(self.measured_ns)} recorded"
         )
 
@@ -112,8 +112,6 @@ class Prediction(Reported):
             if self.changes and not any(self.held_out)
             else f"The solo times are off by {held:.1%}, weighted by busy time, and by {worst:.0%} at worst: held out where a "
             "model tells them, else their interval."
-            if np.isfinite(held)
-            else "How far the solo times are off is not known: the sweeps have too few sizes to leave one out."
         )
         own = f"At its own layout it is off by {self.own_error:+.1%}: {format_ns(self.own_ns)} predicted."
         return Report(
@@ -222,14 +220,14 @@ def _of_layout(trace: Trace, rows: Int64Array, asked: _Asked) -> Prediction:
     pieces = pieces_of(trace, _rows_of(program))
     parts = parts_of(trace, pieces, sweeps)
     own_lanes = _own_lanes(trace, pieces)
-    given = asked.layout
+    given, card = asked.layout, trace.metadata.device.sm_count
     planned = given if isinstance(given, Layout) or given is None else plan_partitions(given, trace.metadata.device)
     lanes = _new_lanes(trace, planned)
     run = run_of(trace, program)
-    own = _played(_seated(program, pieces, _own_seats(trace, own_lanes), parts.need))
+    own = _played(_seated(program, pieces, _seats(own_lanes, card), parts.need))
     changed = change_run(trace, run, asked.changes, asked.without, held_calls(trace) if asked.without or asked.changes else {})
     changed = _prioritised(trace, changed, asked.priority)
-    new = _played(_seated(changed.program, pieces, _seats(trace, lanes, planned), parts.need))
+    new = _played(_seated(changed.program, pieces, _seats(lanes, card), parts.need))
     return Prediction(
         trace=_trace_of(trace, pieces.rows, _moved(trace, rows, own, new), lanes, planned),
         measured=trace,
@@ -331,33 +329,16 @@ def _own_lanes(trace: Trace, work: Pieces) -> tuple[Lane, ...]:
     return tuple(lanes)
 
 
-def _own_seats(trace: Trace, lanes: tuple[Lane, ...]) -> list[frozenset[int] | None]:
+def _seats(lanes: tuple[Lane, ...], card: int) -> list[frozenset[int] | None]:
     """Place partitions one behind the other, as their ids are not always known."""
-    card = trace.metadata.device.sm_count
-    first: dict[str, int] = {}
-    used = 0
-    for lane in lanes:
-        if lane.partition is not None and lane.partition not in first:
-            first[lane.partition] = used
-            used += lane.sm_count
-    return [_seat(lane, first, card) for lane in lanes]
-
-
-def _seats(trace: Trace, lanes: tuple[Lane, ...], layout: Layout | None) -> list[frozenset[int] | None]:
-    card = trace.metadata.device.sm_count
-    first: dict[str, int] = {}
-    used = 0
-    for part in layout or ():
-        first[part.name] = used
-        used += part.granted_sms
-    return [_seat(lane, first, card) for lane in lanes]
-
-
-def _seat(lane: Lane, first: Mapping[str, int], card: int) -> frozenset[int] | None:
-    if lane.partition is None:
-        return None
-    begin = first[lane.partition]
-    return frozenset(sm % card for sm in range(begin, begin + lane.sm_count))
+    sizes = {lane.partition: lane.sm_count for lane in lanes if lane.partition is not None}
+    first = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+    return [
+        None
+        if lane.partition is None
+        else frozenset(sm % card for sm in range(first[lane.partition], first[lane.partition] + lane.sm_count))
+        for lane in lanes
+    ]
 
 
 def _new_lanes(trace: Trace, layout: Layout | None) -> tuple[Lane, ...]:

@@ -17,9 +17,7 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
 __all__ = ["Need", "Parts", "Pieces", "parts_of", "pieces_of", "sweeps_of"]
 
 FREE_SHARE = 0.02  # Kernels without a sweep may have this share of the busy time; they are taken to run for as long as they did
-FEWEST_POINTS = 2  # From one size nothing can be said about another one
-FLAT_SHARE = 0.1
-"""Where the last two sizes of a short sweep differ by no more than this share, more SMs are taken to be of no use."""
+FLAT_SHARE = 0.1  # Times that differ by no more than this share are taken to be the same
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 
 
@@ -63,35 +61,21 @@ class _Solo:
 
     def time_ns(self, sms: int) -> float:
         """Return how long the kernels of a call take alone on so many SMs."""
-        one = self.sweep
-        nearest = min(one.points, key=lambda point: abs(point.sm_count - sms))
+        nearest = min(self.sweep.points, key=lambda point: abs(point.sm_count - sms))
         busy = float(np.median(nearest.busy_ns)) / nearest.median_ns  # without the gaps between its kernels
-        measured = {point.sm_count: point.median_ns for point in one.points}
-        if sms in measured:
-            return measured[sms] * busy
-        if one.fit is not None:
-            return float(one.fit.predict(sms)[0]) * busy
-        return self._between(sms, one.sizes, one.median_ns) * busy
+        return self.sweep.predict(sms) * busy
 
     def errors(self, sms: int) -> tuple[float, float]:
-        """Return the error of that by the sizes around, and the worst of all; NaN where it is not known."""
+        """Return the error of that: where it was not measured by the sizes around, and the worst of all."""
         one = self.sweep
         for point in one.points:
             if point.sm_count == sms:
                 low, high = point.interval_ns
                 return ((high - low) / 2 / point.median_ns,) * 2
-        if one.fit is not None:
-            around = np.argsort(np.abs(one.sizes - sms))[:2]
-            near = float(np.abs(one.fit.errors[around]).max()) + self._last_wave(sms)
-            return near, max(near, one.fit.worst_error)
-        sizes, times = one.sizes, one.median_ns
-        if len(sizes) <= FEWEST_POINTS:
-            return np.nan, np.nan
-        off = [
-            abs(self._between(int(sizes[i]), np.delete(sizes, i), np.delete(times, i)) / times[i] - 1)
-            for i in range(1, len(sizes) - 1)
-        ]
-        return float(np.median(off)), max(off)
+        assert one.fit is not None  # noqa: S101 - for the type checker: `time_ns` has raised
+        around = np.argsort(np.abs(one.sizes - sms))[:2]
+        near = float(np.abs(one.fit.errors[around]).max()) + self._last_wave(sms)
+        return near, max(near, one.fit.worst_error)
 
     def _last_wave(self, sms: int) -> float:
         """Return the share by which a last wave that is not full may prolong what a model without waves tells."""
@@ -102,38 +86,18 @@ class _Solo:
         on_floor = float(fit.predict(sms)[0]) <= float(fit.predict(self.sweep.sizes[-1])[0]) * (1 + FLAT_SHARE)
         return 0.0 if on_floor else float(np.ceil(exact) / exact - 1)
 
-    def _between(self, sms: int, sizes: Int64Array, times: FloatArray) -> float:
-        """Return a time between those of the two nearest sizes: a constant and a part in proportion to the waves of blocks."""
-        place = int(np.clip(np.searchsorted(sizes, sms), 1, len(sizes) - 1))
-        (t0, t1), (x0, x1) = times[place - 1 : place + 1], map(self._waves, sizes[place - 1 : place + 1])
-        if x0 == x1:
-            return float(t0 if sms <= sizes[place - 1] else t1)
-        share = max(0.0, (t0 - t1) / (x0 - x1))
-        fixed = t1 - share * x1
-        return float(fixed + share * self._waves(sms) if fixed >= 0 else t1 * self._waves(sms) / x1)
-
-    def _waves(self, sms: float) -> float:
-        return float(np.ceil(self.fill / sms)) if self.fill else 1 / sms
-
     def roof(self) -> tuple[float, float] | None:
         """Return the SM-time of a call where memory keeps up, and the time below which memory does not let it go, in ns.
 
         None where the sweep shows no such floor.
         """
-        one = self.sweep
-        sizes, times = one.sizes.astype(float), one.median_ns
-        if one.fit is not None:
-            if one.fit.model != "roofline":
-                return None
-            slope, floor = (float(one.fit.predict(size)[0]) * factor for size, factor in ((1e-6, 1e-6), (1e12, 1)))
-            if floor * sizes[-1] <= slope:
-                return None
-            return (slope or floor * sizes[0]), floor
-        is_flat = abs(times[-1] / times[-2] - 1) <= FLAT_SHARE
-        if not is_flat or self._waves(sizes[-1]) > (1 - 1.5 * FLAT_SHARE) * self._waves(sizes[-2]):
-            return None  # or it could not have been shorter: as many waves of blocks on both
-        rises = times[0] > times[-1] * (1 + FLAT_SHARE)
-        return float(sizes[0] * (times[0] if rises else times[-1])), float(times[-1])
+        fit, sizes = self.sweep.fit, self.sweep.sizes.astype(float)
+        if fit is None or fit.model != "roofline":
+            return None
+        slope, floor = (float(fit.predict(size)[0]) * factor for size, factor in ((1e-6, 1e-6), (1e12, 1)))
+        if floor * sizes[-1] <= slope:
+            return None
+        return (slope or floor * sizes[0]), floor
 
 
 def sweeps_of(given: object) -> dict[str, Sweep]:
@@ -147,16 +111,11 @@ def sweeps_of(given: object) -> dict[str, Sweep]:
         found = {one.name if isinstance(one, Sweep) else "": one for one in listed}
     else:
         found = {"": given}
-    for name, one in found.items():
+    for one in found.values():
         if not isinstance(one, Sweep):
             raise OptionError(
                 f"what_if got {one!r:.60} as a sweep. Give what lab.bench.sweep(f) returned, by the name of the range or "
                 "kernel: trace.what_if(layout, sweep={'gemm': lab.bench.sweep(f)})."
-            )
-        if len(one.points) < FEWEST_POINTS:
-            raise MeasureError(
-                f"The sweep of {name!r} has one size, {one.points[0].sm_count} SMs, and from that nothing follows for others. "
-                f"Give it two or more, better four: sweep={{{name!r}: lab.bench.sweep(f, sms=[...])}}."
             )
     return found
 
@@ -210,7 +169,7 @@ class Parts:
                     errors[key, size] = self.solos[key].errors(size)
                 near, most = errors[key, size]
                 total += near * lasted_ns
-                worst = most if most > worst or np.isnan(most) else worst
+                worst = max(worst, most)
         return total / max(busy, 1.0), worst
 
 

@@ -8,6 +8,7 @@ import types
 
 from gpustreamlab.adapters import _followers
 from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.typing import AdapterState
 
 
 class LendingBackend(SimBackend):
@@ -21,11 +22,11 @@ def fresh_registry(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def add_sources(monkeypatch, make, *modules):
-    """Let another package bring adapters for some modules, made by ``make(module, ordinal)``."""
-    known = _followers.find_sources()
-    known.update({name: [_followers.Source(f"the adapter of {name}", lambda: make)] for name in modules})
-    monkeypatch.setattr(_followers, "find_sources", lambda: known)
+def add_libraries(monkeypatch, make, *names):
+    """Let there be adapters for more libraries, made by ``make(module, ordinal)``."""
+    monkeypatch.setattr(_followers, "BUILT_IN", {**_followers.BUILT_IN, **dict.fromkeys(names, make)})
+    more = (_followers.Library(name, name, (), AdapterState.FOLLOWS, "") for name in names)
+    monkeypatch.setattr(_followers, "KNOWN", (*_followers.KNOWN, *more))
 
 
 class StandIn(types.ModuleType):

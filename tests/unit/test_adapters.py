@@ -15,7 +15,7 @@ from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import AdapterWarning, MissingExtraError, NotSimulatedError, OptionError, SelectionError
 from gpustreamlab.typing import AdapterState
-from tests.helpers.lending_backend import LendingBackend, StandIn, add_sources, fresh_registry, make_torch
+from tests.helpers.lending_backend import LendingBackend, StandIn, add_libraries, fresh_registry, make_torch
 
 NULL = (0, 0, 1)
 
@@ -72,7 +72,7 @@ def lab(fresh):
 
 @pytest.fixture
 def libraries(fresh, monkeypatch):
-    """Return a function that loads libraries with adapters of other packages; it gives them and the log of all calls."""
+    """Return a function that loads libraries with adapters of their own; it gives them and the log of all calls."""
     log, found = [], {}
 
     def add(*names):
@@ -86,7 +86,7 @@ def libraries(fresh, monkeypatch):
         log.append((module.__name__, "make", ordinal))
         return module.library
 
-    add_sources(monkeypatch, make, "one", "two")
+    add_libraries(monkeypatch, make, "one", "two")
     return types.SimpleNamespace(add=add, log=log)
 
 
@@ -277,58 +277,6 @@ def test_adapters_are_made_once_and_closed_with_the_last_session(libraries):
     assert one.closed_count == 2
 
 
-# Entry points
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch, fresh):
-    """Return a function that installs a package with entry points of the group."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def install(name, entries, code=""):
-        info = tmp_path / f"{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[gpustreamlab.adapters]\n" + "\n".join(entries))
-        (tmp_path / f"{name}.py").write_text(code)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-
-    return install
-
-
-CODE = """
-class Adapter:
-    selected = []
-    def select(self, stream): self.selected.append(stream.handle)
-    def restore(self, token): self.selected.append(token)
-
-def make(module, ordinal): return Adapter()
-"""
-
-
-def test_an_entry_point_is_loaded_only_when_its_library_is(package, fresh, lab):
-    package("adapter_of_mylib", ["mylib = adapter_of_mylib:make"], CODE)
-    with lab.on("a"):
-        assert "adapter_of_mylib" not in sys.modules
-    assert lab.recording.adapters["mylib"].state == AdapterState.NOT_LOADED
-    assert "adapter_of_mylib" not in sys.modules
-    fresh("mylib", StandIn("mylib", __version__="0.1"))
-    with lab.on("a"):
-        pass
-    assert sys.modules["adapter_of_mylib"].Adapter.selected == [lab.stream("a").handle, None]
-    assert str(lab.recording.adapters["mylib"]) == "mylib 0.1: follows, by an adapter of another package"
-
-
-def test_an_entry_point_that_fails_to_load_is_named_once(package, fresh, lab):
-    package("broken_adapter", ["mylib = broken_adapter:make"], "import nothing_of_this_name")
-    fresh("mylib", StandIn("mylib"))
-    with pytest.warns(AdapterWarning, match="'broken_adapter:make' of broken_adapter .*No module named 'nothing_of") as told:
-        for _ in range(2):
-            with lab.on("a"):
-                pass
-    assert len(told) == 1
-
-
 # The table, and the stream as others have it
 
 
@@ -352,8 +300,6 @@ def test_the_table_is_text_and_html_imports_nothing_and_is_short_at_the_prompt(f
     assert "torch" in table
     assert table["torch"] in table
     assert "tensorflow" not in table
-    with pytest.raises(OptionError, match=r"by its name, not by 0\. Use lab\.recording\.adapters\['cupy'\]"):
-        table[0]
     with pytest.raises(OptionError, match="Did you mean 'torch'"):
         table["torhc"]
     fresh("triton", StandIn("triton", __version__="3.6"))

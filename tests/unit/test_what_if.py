@@ -144,7 +144,7 @@ def test_launches_move_with_what_the_host_waited_for(run):
             run(lab, partial(on, "a"), partial(on, "b"))
             lab.synchronize()
             trace = lab.trace
-            return trace, {f"on {name}": lab.bench.sweep(task, [32, 64, 96]) for name, task in tasks.items()}
+            return trace, {f"on {name}": lab.bench.sweep(task, [32, 64, 96, 100]) for name, task in tasks.items()}
 
     trace, swept = record_on({"a": 32, "b": 64})
     other, _ = record_on({"a": 96, "b": 32})
@@ -249,17 +249,15 @@ def test_what_takes_next_to_nothing_needs_no_sweep(swept):
     assert any("without a sweep" in note for note in prediction.notes)
 
 
-def test_one_size_is_refused_and_two_are_enough(swept):
+def test_a_size_that_no_sweep_tells_is_refused_and_sizes_that_were_measured_are_enough():
     bench = Bench()
-    one, two = (bench.sweep("add", sizes) for sizes in ([64], [64, 96]))
+    swept = bench.sweep("add", [64, 68, 132])
     bench.lab.close()
     trace = record("adds beside adds", TWO[0])
-    with pytest.raises(MeasureError, match="one size, 64 SMs"):
-        trace.what_if(TWO[1], sweep={"add": one})
-    found = trace.what_if(TWO[2], sweep={"add": two})
-    assert found.makespan_ns == pytest.approx(makespan(trace), rel=0.05)
-    assert np.isnan(found.error)
-    assert "error not known" in repr(found)
+    found = trace.what_if(None, sweep={"add": swept})
+    assert found.makespan_ns == pytest.approx(8 * swept.predict(132) * 2, rel=0.05)
+    with pytest.raises(MeasureError, match=r"not measured on 96 SMs, and no model fits.*sms=\[96\]"):
+        trace.what_if(TWO[2], sweep={"add": swept})
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle
+from gpustreamlab.backends._features import WatchedArrays, lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
 from gpustreamlab.backends.cuda._clock import KERNEL_TAIL_NS, KERNEL_TAIL_SPREAD_NS, ClockLane, measure_timers
 from gpustreamlab.backends.cuda._counters import NvmlCounters, open_counters
@@ -31,6 +31,9 @@ from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, InvalidHandleError, SessionClosedError
 from gpustreamlab.model import ClockRates, Device, SMLimits
 from gpustreamlab.typing import Int64Array, PeerAccess
+
+if TYPE_CHECKING:
+    from gpustreamlab.memory.hazards import AccessWatch
 
 
 class CudaBackend:
@@ -330,7 +333,7 @@ class CudaBackend:
         with self._device_scope():
             return open_counters(self.xp.cuda.runtime.deviceGetPCIBusId(self._ordinal), self.host_time_ns)
 
-    def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
+    def watch_accesses(self, sink: AccessWatch) -> WatchedArrays | None:
         """Tell of accesses to arrays of a tracking CuPy from now on, and of what orders them. None if others watch already."""
         if self._order.sink is not None:
             return None
@@ -342,7 +345,7 @@ class CudaBackend:
         null = NullStream(self._core.LEGACY_DEFAULT_STREAM, self._order, self._device_scope)
         return WatchedArrays(TrackedModule(self.xp, tracker), tracker.find, null, tracker.track)
 
-    def leave_accesses(self, sink: AccessSink) -> None:
+    def leave_accesses(self, sink: AccessWatch) -> None:
         """Tell of no more accesses. Idempotent."""
         if self._order.sink is sink:
             self._order.watch(None)

@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpustreamlab.analysis import Moment
-from gpustreamlab.backends._features import AccessSink, refuse_capture, refuse_stream
+from gpustreamlab.backends._features import refuse_capture, refuse_stream
 from gpustreamlab.backends.cuda._libcuda import map_error, mapped_errors
 from gpustreamlab.backends.cuda._tracked import Tracker
 from gpustreamlab.backends.cuda.cupti._memory import PoolWatch
+
+if TYPE_CHECKING:
+    from gpustreamlab.memory.hazards import AccessWatch
 
 
 class AccessOrder:
@@ -24,7 +27,7 @@ class AccessOrder:
     """
 
     def __init__(self, beside: AccessOrder | None = None) -> None:
-        self.sink: AccessSink | None = None  # Who watches; None for nobody
+        self.sink: AccessWatch | None = None  # Who watches; None for nobody
         self.tracker: Tracker | None = None  # What follows CuPy's calls; the same for all cards that are watched
         self.moments: dict[int, Moment] = {}
         """What events stand for, by the identity of each, which may take no weak references."""
@@ -32,7 +35,7 @@ class AccessOrder:
         self.cards.append(self)
         self._thread = threading.local()
 
-    def watch(self, sink: AccessSink | None) -> None:
+    def watch(self, sink: AccessWatch | None) -> None:
         """Tell somebody from now on, or nobody."""
         self.sink = sink
         self.moments.clear()

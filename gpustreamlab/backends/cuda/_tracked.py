@@ -12,10 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpustreamlab.analysis import Piece, Touch, region_of
-from gpustreamlab.backends._features import AccessSink, ArrayLender
+
+if TYPE_CHECKING:
+    from gpustreamlab.memory.hazards import AccessWatch
+    from gpustreamlab.memory.scratch import Scratch
 
 
 class Memory(NamedTuple):
@@ -24,7 +27,7 @@ class Memory(NamedTuple):
     owner: Any  # An object that all arrays in this memory refer to, and no others
     start: int  # Its first address
     end: int  # The address behind its last
-    lender: ArrayLender | None = None  # What may have taken it back, if it is a lane's scratch
+    lender: Scratch | None = None  # What may have taken it back, if it is a lane's scratch
     device: int | None = None  # Number of the card that has it; None for the current one
 
 
@@ -100,7 +103,7 @@ class Tracker:
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Mark] = deque()
 
-    def watch(self, device: int, sink: AccessSink, captured: Callable[[int], list[Any] | None] = lambda _handle: None) -> None:
+    def watch(self, device: int, sink: AccessWatch, captured: Callable[[int], list[Any] | None] = lambda _handle: None) -> None:
         """Tell of a card's work from now on."""
         for other in self._watchers.values():
             sink.stand_beside(other.sink)
@@ -206,7 +209,7 @@ class Tracker:
             sink.finish()
 
     @staticmethod
-    def _tell_ended(sink: AccessSink, handle: int, name: str, touches: Iterable[Touch]) -> None:
+    def _tell_ended(sink: AccessWatch, handle: int, name: str, touches: Iterable[Touch]) -> None:
         """Tell of arrays in scratch that was given back, or freed with its stream."""
         for piece in dict.fromkeys(piece for piece, _ in touches):
             holder: Any = piece.owner()
@@ -277,7 +280,7 @@ class Tracker:
 class _Watcher(NamedTuple):
     """Who is told of a card's work."""
 
-    sink: AccessSink
+    sink: AccessWatch
     captured: Callable[[int], list[Any] | None]
 
 
@@ -286,7 +289,7 @@ class _Holder:
 
     __slots__ = ("__weakref__", "lender", "memory", "piece")
 
-    def __init__(self, memory: object, piece: Piece, lender: ArrayLender | None) -> None:
+    def __init__(self, memory: object, piece: Piece, lender: Scratch | None) -> None:
         self.memory = memory
         self.piece = piece
         self.lender = lender
@@ -308,7 +311,7 @@ class _Mark(weakref.ref["_Holder"]):
     __slots__ = ("key", "piece", "sink")
     key: int
     piece: Piece
-    sink: AccessSink
+    sink: AccessWatch
 
 
 class _Use(NamedTuple):

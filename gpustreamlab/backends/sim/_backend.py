@@ -6,14 +6,14 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Touch
 from gpustreamlab.backends._activity import PROBE_NAME
-from gpustreamlab.backends._features import AccessSink, WatchedArrays, duplicate_host, lent_handle, refuse_stream
+from gpustreamlab.backends._features import WatchedArrays, duplicate_host, lent_handle, refuse_stream
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._cost import ModelledKernel, explain_kernel, plan_kernel, plan_spin
@@ -28,6 +28,9 @@ from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefuse
 from gpustreamlab.model import Device
 from gpustreamlab.schedule._commands import KernelRun, KernelSpec, SimEvent, StreamQueue
 from gpustreamlab.typing import Int64Array, PeerAccess
+
+if TYPE_CHECKING:
+    from gpustreamlab.memory.hazards import AccessWatch
 
 _BLOCK_NS = 10_000
 
@@ -307,7 +310,7 @@ class SimBackend:
         self.driver.check_open()
         return SimActivitySource(self.driver)
 
-    def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
+    def watch_accesses(self, sink: AccessWatch) -> WatchedArrays | None:
         """Tell of every access to arrays from now on, exactly. None if others watch already."""
         with self.driver.lock:
             if self.driver.accesses is not None:
@@ -321,7 +324,7 @@ class SimBackend:
             self.driver.accesses = sink
             return WatchedArrays(self.xp, self._find_touch, self.null_stream)
 
-    def leave_accesses(self, sink: AccessSink) -> None:
+    def leave_accesses(self, sink: AccessWatch) -> None:
         """Tell of no more accesses. Idempotent."""
         with self.driver.lock:
             if self.driver.accesses is sink:

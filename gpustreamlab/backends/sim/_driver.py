@@ -11,7 +11,6 @@ from weakref import WeakSet
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts, in_forked_child, process_lock
 from gpustreamlab.backends._activity import CallClass
-from gpustreamlab.backends._features import AccessSink
 from gpustreamlab.backends.sim._memory import MemoryPool
 from gpustreamlab.backends.sim._preset import DevicePreset
 from gpustreamlab.errors import (
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from gpustreamlab.backends.sim._source import Collecting, SimActivitySource
     from gpustreamlab.backends.sim._stream import NodeWork, SimCapture
+    from gpustreamlab.memory.hazards import AccessWatch
 
 _NULL = 0
 _FIRST_HANDLE = 3  # 0, 1 and 2 are CUDA's NULL, legacy and per-thread handles
@@ -73,7 +73,7 @@ class SimDriver:
         """Gets every call and what comes of it, while sources of activities collect."""
         self.claims: dict[int, WeakSet[SimActivitySource]] = {}
         """Which sources have a stream, by its number."""
-        self.accesses: AccessSink | None = None
+        self.accesses: AccessWatch | None = None
         """Is told of every access to memory and of what orders them, while somebody watches."""
         self.captures: dict[StreamQueue, SimCapture] = {}
         """Streams that capture a graph, and into which."""

@@ -13,7 +13,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Piece, Region, Touch, region_of
 from gpustreamlab.backends._activity import CERTAINTY_SHIFT, IS_HOST, IS_WRITE, CallClass, take_buffer_number
-from gpustreamlab.backends._features import ArrayLender
 from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
 from gpustreamlab.model import ACCESS_CERTAINTIES
 from gpustreamlab.schedule._commands import StreamQueue
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
     from gpustreamlab.backends.sim._source import Collecting
     from gpustreamlab.backends.sim._stream import NodeWork
+    from gpustreamlab.memory.scratch import Scratch
 
 
 BLOCK_BYTES = 512  # Sizes are rounded up to it. Source: CuPy's memory pool
@@ -37,7 +37,7 @@ class Pages(np.ndarray[Any, np.dtype[Any]]):
     is_scratch = False
     stream_number = 0
     """Of the stream on which scratch was allocated."""
-    owner: ArrayLender | None = None
+    owner: Scratch | None = None
     """Kept alive by arrays in scratch."""
     noted: tuple[object, Piece] | None = None
     """Who watches accesses, and what stands for the memory there."""
@@ -210,7 +210,7 @@ class MemoryPool:
         self._host[address] = weakref.ref(owner), take_buffer_number()
         return self._host[address][1]
 
-    def find_ended(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Piece, ArrayLender]]:
+    def find_ended(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Piece, Scratch]]:
         """Find arrays in scratch that was given back, or freed with its stream; called once they were found as memory."""
         for values in arrays if self._has_scratch else ():
             owner, lender = values, None

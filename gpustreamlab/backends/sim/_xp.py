@@ -33,7 +33,7 @@ from gpustreamlab.backends.sim._cost import (
 from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
 from gpustreamlab.backends.sim._stream import NodeWork
 from gpustreamlab.errors import NotSimulatedError
-from gpustreamlab.schedule._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
+from gpustreamlab.schedule._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, CopySpec
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class ArrayModule:
         if not call_args.inputs and not rule.is_creation:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
         with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
-            result = _as_arrays(function(*plain_args, **plain_kwargs))
+            result = _mapped(function(*plain_args, **plain_kwargs), np.asarray)  # of scalars, too
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
         if in_place or name in WRITING:
             inputs, outputs = inputs[1:], inputs[:1]
@@ -161,7 +161,7 @@ class ArrayModule:
         self._launch(rule, Call(name, inputs, outputs, plain_args), reads=reads, some=some, again=again)
         out = kwargs.get("out")
         if out is None:
-            return self._wrap_result(result)
+            return _mapped(result, self.wrap)
         return out[0] if isinstance(out, tuple) and len(out) == 1 else out
 
     def call_method(self, name: str, array: SimArray, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -309,7 +309,7 @@ class ArrayModule:
             work = self._note("get", [values], [target], again=lambda: np.copyto(target, values))
             if not values.flags.c_contiguous:
                 self._gather(values, reads=[values], writes=())
-            self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target), work=work)
+            self._copy_with_host(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target), work=work)
         np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
             self._backend.selected_stream.synchronize()
@@ -334,7 +334,7 @@ class ArrayModule:
             )
         if values.size:
             work = self._note("set", [source], [values], again=lambda: np.copyto(values, source))
-            self._copy(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source), work=work)
+            self._copy_with_host(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source), work=work)
             if not values.flags.c_contiguous:
                 self._gather(values, reads=(), writes=[values])
         np.copyto(values, source)
@@ -380,7 +380,7 @@ class ArrayModule:
         backend.launch_kernel(backend.selected_stream, spec, work)
         if rule.needs_host:
             flag = NodeWork("flag", None, (), [create_pinned(_FLAG_BYTES, np.uint8)], None)
-            self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True, work=flag)
+            self._copy_with_host(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True, work=flag)
             backend.selected_stream.synchronize()
 
     def _gather(self, values: NDArray[Any], *, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]]) -> None:
@@ -442,28 +442,21 @@ class ArrayModule:
         result = self.wrap(np.empty_like(values, subok=False))
         if values.size:
             work = self._note("copy from another GPU", [values], [result.sim_values])
-            stream = backend.selected_stream
-            stream.check_open()
             ends = {"source": other.device.ordinal, "target": backend.device.ordinal}
-            backend.driver.copy(stream.queue, plan_peer_copy(backend.preset, values.nbytes, **ends), work)
+            self._copy(plan_peer_copy(backend.preset, values.nbytes, **ends), work)
         np.copyto(result.sim_values, values)
         return result
 
-    def _copy(self, engine: int, size_bytes: int, *, is_pinned: bool, work: NodeWork | None = None) -> None:
-        backend = self._backend
-        spec = plan_host_copy(backend.preset, engine, size_bytes, is_pinned=is_pinned)
-        stream = backend.selected_stream
+    def _copy_with_host(self, engine: int, size_bytes: int, *, is_pinned: bool, work: NodeWork) -> None:
+        self._copy(plan_host_copy(self._backend.preset, engine, size_bytes, is_pinned=is_pinned), work)
+
+    def _copy(self, spec: CopySpec, work: NodeWork) -> None:
+        stream = self._backend.selected_stream
         stream.check_open()
-        backend.driver.copy(stream.queue, spec, work)
+        self._backend.driver.copy(stream.queue, spec, work)
 
     def _check_own(self, array: SimArray) -> None:
         _Arguments(self, "get").unwrap(array)
-
-    def _wrap_result(self, result: Any) -> Any:
-        if isinstance(result, (tuple, list)):
-            make = list if isinstance(result, list) else getattr(type(result), "_make", tuple)
-            return make(self._wrap_result(item) for item in result)
-        return None if result is None else self.wrap(result)
 
 
 class SubModule:
@@ -523,12 +516,12 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
         )
 
 
-def _as_arrays(result: Any) -> Any:
-    """Turn NumPy's scalars in a result into arrays."""
+def _mapped(result: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a result of NumPy's, which may be a tuple or a list of several, with all arrays in it changed."""
     if isinstance(result, (tuple, list)):
         make = list if isinstance(result, list) else getattr(type(result), "_make", tuple)  # keeps named tuples
-        return make(_as_arrays(item) for item in result)
-    return None if result is None else np.asarray(result)
+        return make(_mapped(item, change) for item in result)
+    return None if result is None else change(result)
 
 
 def _find_arrays(result: Any) -> Iterator[NDArray[Any]]:

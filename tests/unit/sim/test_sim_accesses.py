@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab import workloads
 from gpustreamlab.backends.sim import _memory
 from gpustreamlab.model import ACCESS_CERTAINTIES
 
@@ -121,12 +122,12 @@ def test_a_copy_of_an_array_with_gaps_knows_its_kernel_too(lab):
 
 
 def test_work_of_which_nothing_is_known_has_no_row(lab):
-    gsl.workloads.modelled(lab, "own", blocks=1, threads_per_block=32, operations_per_block=1_000, stream="a")
+    workloads.modelled(lab, "own", blocks=1, threads_per_block=32, operations_per_block=1_000, stream="a")
     assert touched(lab) == [("own", [])]
 
 
 def test_a_spin_is_known_to_touch_nothing(lab):
-    gsl.workloads.spin(lab, 1_000, stream="a")
+    workloads.spin(lab, 1_000, stream="a")
     assert touched(lab) == [("spin", [(0, (0, 0), "read", "known")])]
 
 
@@ -167,7 +168,7 @@ def test_a_synchronization_of_a_card_waits_for_its_own_streams_alone():
     with gsl.Node(backend="sim") as node:
         for number, one in enumerate(node):
             one.capture("kernels", host=True)
-            gsl.workloads.spin(one, 1_000, stream=one.stream(f"s{number}"))
+            workloads.spin(one, 1_000, stream=one.stream(f"s{number}"))
         for one in node:
             one.synchronize()
         trace = node.trace
