@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item: Any) -> Generator[None, Any, None]:
 
 @pytest.fixture
 def gpulab(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """Open a session that captures kernels and calls of the host; where the test fails, keep trace and timeline."""
+    """A session that captures kernels and calls of the host; where the test fails, trace and timeline are kept."""
     from gpustreamlab import Session
 
     backend = request.config.getoption("--gpulab-backend")

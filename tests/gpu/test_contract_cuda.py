@@ -3,7 +3,7 @@
 import pytest
 
 from gpustreamlab import Session
-from tests.contract import CAPTURE_CHECKS, CONTRACT_CHECKS, FALLBACK_CHECKS, GRAPH_CHECKS, PARTITION_CHECKS
+from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, FALLBACK_CHECKS, GRAPH_CHECKS, PARTITION_CHECKS
 
 with Session("cuda") as lab:
     PARTITIONS = PARTITION_CHECKS if lab.partitions.capabilities.has("green-contexts") else FALLBACK_CHECKS

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Node, Session
+from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
-from tests.contract import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from tests.helpers.programs import run_alone
 
 KINDS = list(SpanKind)
@@ -98,7 +98,7 @@ def copies_of(trace):
 PEERS = """
 import cupy, json, sys
 from gpustreamlab import Node, Session
-from tests.contract import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
+from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.workloads import spin
 from gpustreamlab.typing import SpanKind
 is_direct, size = sys.argv[1] == "direct", 128 << 20

@@ -4,7 +4,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
-from tests.contract import CAPTURE_CHECKS, CONTRACT_CHECKS, FALLBACK_CHECKS, GRAPH_CHECKS, PARTITION_CHECKS
+from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, FALLBACK_CHECKS, GRAPH_CHECKS, PARTITION_CHECKS
 
 CHECKS = {
     "h200": (*CONTRACT_CHECKS, *CAPTURE_CHECKS, *GRAPH_CHECKS, *PARTITION_CHECKS),

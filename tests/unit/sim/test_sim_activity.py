@@ -1,4 +1,4 @@
-"""The simulated device as a source of activities: what `tests.contract` leaves open, and what is exact only here."""
+"""The simulated device as a source of activities: what `gpustreamlab.testing` leaves open, and what is exact only here."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ import numpy as np
 from gpustreamlab.backends import Backend, BackendStream, CallClass
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.session import Session
+from gpustreamlab.testing._contract import SPIN_NS, ContractCheck, OpenSession, checks_in, in_thread
 from gpustreamlab.typing import SpanKind
-from tests.contract.sessions import SPIN_NS, ContractCheck, OpenSession, checks_in, in_thread
 
 _COPY_ITEMS = 1 << 20
 
