@@ -33,7 +33,6 @@ from gpustreamlab.analysis._compare import (
     comparison_tables,
     wall_line,
 )
-from gpustreamlab.analysis._data_order import DATA_KINDS, data_edges
 from gpustreamlab.analysis._expect import (
     NOTHING_TIMED,
     Check,

@@ -122,16 +122,6 @@ class ComparedItems:
         """Median duration in b / median duration in a; shape (n_items,), float64; NaN where one has none, or a's is 0."""
         return ratios(self.b.median_ns, self.a.median_ns)
 
-    @property
-    def only_a(self) -> tuple[str, ...]:
-        """What only the first trace has, although the second could have it."""
-        return self._missing(self.b)
-
-    @property
-    def only_b(self) -> tuple[str, ...]:
-        """What only the second trace has, although the first could have it."""
-        return self._missing(self.a)
-
     def take(self, rows: Int64Array) -> ComparedItems:
         """Return some of the rows, in an order of their own."""
         return ComparedItems(
@@ -140,9 +130,6 @@ class ComparedItems:
             b=_take(self.b, rows),
             groups=tuple(self.groups[row] for row in rows.tolist()) if self.groups else (),
         )
-
-    def _missing(self, side: ComparedFigures) -> tuple[str, ...]:
-        return tuple(self.items[row] for row in np.flatnonzero(side.is_captured & ~side.is_there).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
