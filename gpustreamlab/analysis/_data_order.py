@@ -125,15 +125,7 @@ class Memory:
 
 
 def read_memory(trace: Trace, rows: Int64Array) -> Memory:
-    """Read what some work touched.
-
-    Parameters
-    ----------
-    trace
-        With its accesses.
-    rows : ndarray of int64, shape (n_works,)
-        The work, in the order of its launches.
-    """
+    """Read what some work touched, given by rows in the order of its launches."""
     told = trace.accesses
     at = np.full(len(trace), -1, np.int64)
     at[rows] = np.arange(len(rows))
