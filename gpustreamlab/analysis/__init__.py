@@ -76,7 +76,6 @@ from gpustreamlab.analysis._idle_and_path import (
 from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._needed_waits import NEEDS, wait_needs
 from gpustreamlab.analysis._overlap import (
-    Concurrency,
     Overlap,
     OverlapPair,
     concurrency,

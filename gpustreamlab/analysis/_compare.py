@@ -23,7 +23,7 @@ from gpustreamlab.analysis._busy import (
     join_words,
     require_trace,
 )
-from gpustreamlab.analysis._overlap import Concurrency, concurrency
+from gpustreamlab.analysis._overlap import Overlap, concurrency
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, device_text, missing_facts, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios, three_digits
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
@@ -141,9 +141,9 @@ class TraceComparison(Reported):
     names: ComparedItems
     """By name: first what changed most, last what only one of both could have. Kernels, copies and fills; where ranges count in
     one of both also ranges, all of either trace."""
-    a: Concurrency
+    a: Overlap
     """How much ran at once in the first trace."""
-    b: Concurrency
+    b: Overlap
     """How much ran at once in the second trace."""
     counted: tuple[tuple[SpanKind, ...], tuple[SpanKind, ...]]
     """Kinds of spans that count as busy time, in the first and in the second trace; of a trace without kernels, ranges."""
@@ -202,7 +202,7 @@ class TraceComparison(Reported):
     def _totals(self) -> ComparedItems:
         names = ("wall_ns", "sum_ns", "active_ns", "together_ns")
 
-        def figures(times: Concurrency, of_lanes: ComparedFigures) -> ComparedFigures:
+        def figures(times: Overlap, of_lanes: ComparedFigures) -> ComparedFigures:
             count, known = np.full(len(names), of_lanes.span_count.sum()), np.ones(len(names), bool)
             times_ns = np.array([getattr(times, name) for name in names], np.int64)
             return ComparedFigures(count, times_ns, np.full(len(names), np.nan), known, known)
