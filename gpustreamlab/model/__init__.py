@@ -59,7 +59,6 @@ from gpustreamlab.model._partition import (
     Partition,
     SMResource,
     Verification,
-    VerifiedPartition,
     VerifiedStream,
     WorkqueueOptions,
 )
@@ -102,7 +101,6 @@ __all__ = [
     "Trace",
     "TraceMetadata",
     "Verification",
-    "VerifiedPartition",
     "VerifiedStream",
     "WorkDetail",
     "WorkqueueOptions",
