@@ -42,8 +42,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.HOST_SYNC_DEVICE: (
             "The host was in {call}, which waits for the whole device, before it launched {work}.",
-            "Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
-            "lab.stream({stream}).wait({other_stream}).",
+            "{wait_instead}",
         ),
         Cause.HOST_SYNC_STREAM: (
             "The host was in {call} while {other} ran, before it launched {work}.",
@@ -419,7 +418,7 @@ def _upload(call: str) -> str:
 
 
 def _wait_instead(call: str, stream: str, other: str) -> str:
-    """Say what to do where the host waited in a call for one stream."""
+    """Say what to do where the host waited, in which call."""
     if "memcpy" in call.lower():
         return (
             f"If it read a result, read that after the launch on {stream}, or copy to pinned memory without blocking. What it "
