@@ -20,23 +20,7 @@ from gpustreamlab.typing import Cause, Change
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gpustreamlab.analysis import (
-        CriticalPath,
-        Explanation,
-        Finding,
-        HostWaits,
-        Idle,
-        Overlap,
-        Quality,
-        Share,
-        Steps,
-        StepsBy,
-        Stragglers,
-        Strays,
-        Totals,
-        TotalsBy,
-        Utilization,
-    )
+    from gpustreamlab.analysis import Finding, Share
 
 __all__ = ["SupportsTrace", "Trace", "as_trace", "compare", "load_trace", "merge"]
 
@@ -56,129 +40,18 @@ class Trace(model.Trace):
 
     __slots__ = ()
 
-    def overlap(self) -> Overlap:
-        """Return how much the streams' work overlapped; see `gpustreamlab.analysis.overlap`.
-
-        Examples
-        --------
-        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
-        >>> trace.overlap()["copy", "compute"]
-        <OverlapPair: copy and compute on unknown device: at most 50 ns in common, 50% of copy, 25% of compute>
-        """
-        return analysis.overlap(self)
-
-    def utilization(self) -> Utilization:
-        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilization`.
-
-        Examples
-        --------
-        >>> Trace.from_columns(start_ns=[0, 50], end_ns=[30, 100], stream=["a", "b"], sm_count=4).utilization().card_share
-        0.8
-        """
-        return analysis.utilization(self)
-
-    def strays(self) -> Strays:
-        """Return the work that ran on another stream than its range says; see `gpustreamlab.analysis.strays`.
-
-        Examples
-        --------
-        >>> trace = Trace.from_columns(
-        ...     start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"], kind=["range", "kernel"], parent=[-1, 0]
-        ... )
-        >>> trace.strays().row.tolist()
-        [1]
-        """
-        return analysis.strays(self)
-
-    def stragglers(self) -> Stragglers:
-        """Return which process or device was late where all did the same; see `gpustreamlab.analysis.stragglers`.
-
-        Examples
-        --------
-        >>> from dataclasses import replace
-        >>> trace = Trace.from_columns(start_ns=[0, 0], end_ns=[9, 14], stream=["a", "b"], name=["step", "step"])
-        >>> lanes = tuple(replace(lane, process=place) for place, lane in enumerate(trace.lanes))
-        >>> replace(trace, lanes=lanes).stragglers().names[0].late_ns.tolist()
-        [5]
-        """
-        return analysis.stragglers(self)
-
-    def host_waits(self) -> HostWaits:
-        """Return which calls of the host waited for the device, and how long; see `gpustreamlab.analysis.host_waits`.
-
-        Examples
-        --------
-        >>> names, kinds = ["gemm", "cudaStreamSynchronize"], ["kernel", "host"]
-        >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "main"], name=names, kind=kinds)
-        >>> trace.host_waits().waited_ns.tolist()
-        [0, 5]
-        """
-        return analysis.host_waits(self)
-
-    def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
-        """Say why work did not overlap, what changing it gains, and what to type; see `gpustreamlab.analysis.explain`.
-
-        Examples
-        --------
-        >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["copy", "compute"])
-        >>> trace.explain("copy", "compute").bound_ns
-        1
-        """
-        return analysis.explain(self, first, second)
-
-    def critical_path(self) -> CriticalPath:
-        """Return the chain of steps that set how long the run took; see `gpustreamlab.analysis.critical_path`.
-
-        Examples
-        --------
-        >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "b"]).critical_path().duration_ns
-        10
-        """
-        return analysis.critical_path(self)
-
-    def idle(self) -> Idle:
-        """Return why streams were idle between their work; see `gpustreamlab.analysis.idle`.
-
-        Examples
-        --------
-        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[9, 60], stream=["a", "a"], queued_ns=[-5, 45])
-        >>> trace.idle().total_ns("a", "host")
-        41
-        """
-        return analysis.idle(self)
-
-    def quality(self) -> Quality:
-        """Say whether the trace can be trusted, and what is missing; see `gpustreamlab.analysis.quality`.
-
-        Examples
-        --------
-        >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "b"]).quality()
-        <Quality: nothing in the trace speaks against it>
-        """
-        return analysis.quality(self)
-
-    def totals(self, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
-        """Return calls and times added up by name, stream or partition; see `gpustreamlab.analysis.totals`.
-
-        Examples
-        --------
-        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
-        >>> trace.totals("stream").to_pandas()[["stream", "calls", "total_ns"]].values.tolist()
-        [['compute', 1, 200], ['copy', 1, 100]]
-        """
-        return analysis.totals(self, by, t0_ns, t1_ns)
-
-    def steps(self, by: StepsBy = "step") -> Steps:
-        """Return how long each step or request took, and what held it up; see `gpustreamlab.analysis.steps`.
-
-        Examples
-        --------
-        >>> names = ["decode request=7", "decode request=7/9"]
-        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[40, 70], stream=["a", "a"], name=names)
-        >>> trace.steps("request").to_pandas()[["request", "busy_ns", "part_ns"]].values.tolist()
-        [['7', 60, 50], ['9', 20, 10]]
-        """
-        return analysis.steps(self, by)
+    # What is asked of a trace is told where it is answered, once.
+    overlap = analysis.overlap
+    utilization = analysis.utilization
+    strays = analysis.strays
+    stragglers = analysis.stragglers
+    host_waits = analysis.host_waits
+    explain = analysis.explain
+    critical_path = analysis.critical_path
+    idle = analysis.idle
+    quality = analysis.quality
+    totals = analysis.totals
+    steps = analysis.steps
 
     def timeline(self) -> Timeline:
         """Return a picture of the trace, which shows itself and can be saved.

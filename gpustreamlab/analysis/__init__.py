@@ -34,7 +34,6 @@ from gpustreamlab.analysis._compare import (
     comparison_tables,
     wall_line,
 )
-from gpustreamlab.analysis._data_order import DATA_KINDS, data_edges
 from gpustreamlab.analysis._expect import (
     NOTHING_TIMED,
     Check,
@@ -78,7 +77,6 @@ from gpustreamlab.analysis._idle_and_path import (
 from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._needed_waits import NEEDS, wait_needs
 from gpustreamlab.analysis._overlap import (
-    Concurrency,
     Overlap,
     OverlapPair,
     concurrency,

@@ -68,7 +68,7 @@ class Option(NamedTuple):
 
     key: str  # what it is called in texts
     cause: Cause
-    make: Callable[[Run], Sequence[Run]]  # what the program would be: of several the best counts
+    make: Callable[[Run], Run | Sequence[Run] | None]  # what the program would be: of several the best counts
     is_last: bool = False  # only looked at where nothing else gains
     is_guess: bool = False  # only looked at where nothing else at all gains, and never promised
 
@@ -154,19 +154,9 @@ class Advice:
 
 
 def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]], slowed_ns: int) -> Advice | None:
-    """Find what changing gains; None where the run cannot be played again.
-
-    Parameters
-    ----------
-    trace
-        The trace.
-    rows : ndarray of int64, shape (n_works,)
-        Kernels, copies and fills of one device.
-    calls
-        Rows of calls of the host that held it up, by what they did.
-    slowed_ns
-        What it cost that kernels slowed each other down, in ns: what they share besides the SMs is not scheduled.
-    """
+    """Find what changing gains in some work of one device; None where the run cannot be played again."""
+    # `calls` are rows of calls of the host that held it up, by what they did; `slowed_ns` is what it cost that kernels slowed
+    # each other down: what they share besides the SMs is not scheduled.
     runs, measured_ns, share = read_runs(trace, rows)
     try:
         walls = [replay(run.program).wall_ns for run in runs]
@@ -262,6 +252,10 @@ class Delays(NamedTuple):
     median_ns: int
     most_ns: int
 
+    @classmethod
+    def of(cls, delays_ns: Sequence[int]) -> Delays:
+        return cls(int(np.median(delays_ns)), int(np.quantile(delays_ns, 0.95)))
+
 
 def delays_with_priority(advice: Advice, lane: int) -> tuple[Delays, Delays] | None:
     """Return the delays of a stream's kernels as they were, and with priority before all others; None where it has none."""
@@ -272,8 +266,7 @@ def delays_with_priority(advice: Advice, lane: int) -> tuple[Delays, Delays] | N
     after = [delay for run in advice.runs for delay in _delays(changes.with_priorities(run, {lane: first}), lane)]
     if not before:
         return None
-    told = (Delays(int(np.median(delays)), int(np.quantile(delays, 0.95))) for delays in (before, after))
-    return next(told), next(told)
+    return Delays.of(before), Delays.of(after)
 
 
 def _delays(run: Run, lane: int) -> list[int]:
@@ -312,15 +305,7 @@ CHANGES: Mapping[Change, Callable[[Run], Run | None]] = MappingProxyType(
 def change_run(
     trace: Trace, run: Run, made: Iterable[Change], without: Iterable[Cause], calls: Mapping[Cause, Sequence[int]]
 ) -> Run:
-    """Return a run with changes made one on top of the other, and then without some causes.
-
-    Raises
-    ------
-    OptionError
-        If one of them has nothing to change in this run, or it is not known how a cause would be mended.
-    MeasureError
-        If the run would then wait for itself.
-    """
+    """Return a run with changes made one on top of the other, and then without some causes; `OptionError` if one cannot be."""
     for change in made:
         changed = CHANGES[change](run)
         if change is Change.LOADED_BEFORE:
@@ -399,34 +384,34 @@ def _rates(trace: Trace) -> dict[int, float]:
 def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> list[Option]:
     """Return what may be changed, what is simplest first."""
     program = run.program
-    found = [Option("pinned", Cause.PAGEABLE_COPY, _one(changes.pinned))]
+    found = [Option("pinned", Cause.PAGEABLE_COPY, changes.pinned)]
     if program.has_calls:
         found += _options_of_host(trace, run, calls)
-    found.append(Option("fine_waits", Cause.EVENT_WAIT, _one(changes.fine_waits)))
-    found.append(Option("two_buffers", Cause.EVENT_WAIT, _one(changes.two_buffers)))
+    found.append(Option("fine_waits", Cause.EVENT_WAIT, changes.fine_waits))
+    found.append(Option("two_buffers", Cause.EVENT_WAIT, changes.two_buffers))
     if program.main_lane()[1] >= ONE_STREAM_SHARE and len(run.memory.place):
-        found.append(Option("by_role", Cause.SAME_LANE, _one(changes.by_role)))
+        found.append(Option("by_role", Cause.SAME_LANE, changes.by_role))
     if program.main_lane(KERNEL)[1] >= ONE_STREAM_SHARE and len(run.memory.place):
         is_guess = program.main_lane()[1] < ONE_STREAM_SHARE  # such pipelines are as their authors want them
         found.append(Option("in_streams", Cause.SAME_LANE, _in_streams, is_last=True, is_guess=is_guess))
     copying = changes.lanes_of_copies_both_ways(program)
-    found.append(Option("split_copies", Cause.COPY_ENGINE if len(copying) > 1 else Cause.SAME_LANE, _one(changes.split_copies)))
+    found.append(Option("split_copies", Cause.COPY_ENGINE if len(copying) > 1 else Cause.SAME_LANE, changes.split_copies))
     uneven = _uneven(trace, program)
     if uneven:
         deal = partial(changes.dealt_evenly, lanes=uneven)
-        found.append(Option("dealt_evenly", Cause.NOT_OFFERED, _one(deal), is_last=True, is_guess=not run.memory.is_known))
+        found.append(Option("dealt_evenly", Cause.NOT_OFFERED, deal, is_last=True, is_guess=not run.memory.is_known))
     stray = _strayed(trace, program)
     if stray:
-        found.append(Option("moved", Cause.OTHER_STREAM, _one(partial(changes.moved, lanes=stray))))
-    found.append(Option("whole_card", Cause.PARTITION_SMALL, _one(changes.whole_card)))
+        found.append(Option("moved", Cause.OTHER_STREAM, partial(changes.moved, lanes=stray)))
+    found.append(Option("whole_card", Cause.PARTITION_SMALL, changes.whole_card))
     found.append(Option("other_part", Cause.PARTITION_SMALL, changes.other_part))
     found.append(Option("first_of_all", Cause.GRID_FILLS_DEVICE, _first_of_all, is_last=True))
     if changes.is_in_blocks(program):
         late = Cause.QUEUE_FULL if calls.get(Cause.QUEUE_FULL) else Cause.HOST_LATE  # which has the host launch late
-        found.append(Option("in_turn", late, _one(changes.in_turn)))
+        found.append(Option("in_turn", late, changes.in_turn))
     if program.has_calls:
         graph = partial(changes.repeats_as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
-        found.append(Option("as_graph", Cause.LAUNCH_BOUND, _one(graph), is_last=True))
+        found.append(Option("as_graph", Cause.LAUNCH_BOUND, graph, is_last=True))
     return found
 
 
@@ -434,16 +419,16 @@ def _options_of_host(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]
     waits = _waits_by_cause(trace, run)
     for cause, numbers in waits.items():
         if numbers:
-            yield Option("host_waits", cause, _one(partial(_without_some, trace=trace, cause=cause)))
+            yield Option("host_waits", cause, partial(_without_some, trace=trace, cause=cause))
     of_device, of_stream = (waits[cause] for cause in (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM))
     if of_device and of_stream:
         cause = Cause.HOST_SYNC_DEVICE if len(of_device) > len(of_stream) else Cause.HOST_SYNC_STREAM
-        yield Option("host_waits", cause, _one(changes.no_host_waits))
+        yield Option("host_waits", cause, changes.no_host_waits)
     made = [trace.names[trace.name[call.row]] for call in run.program.calls if call.makes_stream and call.row >= 0]
     cause = Cause.HOST_CALL if any("GreenCtx" in name for name in made) else Cause.LAUNCH_BOUND
-    yield Option("streams_before", cause, _one(changes.streams_before))
+    yield Option("streams_before", cause, changes.streams_before)
     for cause, rows in calls.items():
-        yield Option("calls", cause, _one(partial(changes.calls_of, rows=frozenset(rows), cost_ns=_launch_ns(run))))
+        yield Option("calls", cause, partial(changes.calls_of, rows=frozenset(rows), cost_ns=_launch_ns(run)))
 
 
 def _waits_by_cause(trace: Trace, run: Run) -> dict[Cause, list[int]]:
@@ -461,22 +446,14 @@ def _without_some(run: Run, *, trace: Trace, cause: Cause) -> Run | None:
     return changes.without_waits(run, _waits_by_cause(trace, run)[cause])
 
 
-def _one(change: Callable[[Run], Run | None]) -> Callable[[Run], Sequence[Run]]:
-    def make(run: Run) -> Sequence[Run]:
-        made = change(run)
-        return () if made is None else (made,)
-
-    return make
-
-
-def _in_streams(run: Run) -> Sequence[Run]:
+def _in_streams(run: Run) -> Run | None:
     """Return the program with its kernels on some streams: on the fewest that gain about as much as any number of them."""
     tried = [made for count in STREAM_COUNTS if (made := changes.in_streams(run, count)) is not None]
     walls = [(replay(made.program).wall_ns, made) for made in tried]
     now_ns, least_ns = replay(run.program).wall_ns, min((wall_ns for wall_ns, _ in walls), default=0)
     if not walls or least_ns >= now_ns:
-        return ()
-    return [next(made for wall_ns, made in walls if now_ns - wall_ns >= ENOUGH_SHARE * (now_ns - least_ns))]
+        return None
+    return next(made for wall_ns, made in walls if now_ns - wall_ns >= ENOUGH_SHARE * (now_ns - least_ns))
 
 
 def _uneven(trace: Trace, program: Program) -> list[int]:
@@ -540,11 +517,12 @@ def _best_of(option: Option, run: Run) -> tuple[Run, int] | None:
     """Return the program with something changed, and what it takes; None where there is nothing to change."""
     best: tuple[Run, int] | None = None
     try:
-        for changed in option.make(run):
-            made = changes.with_cost_of_calls(run, changed, run.wait_ns)
-            wall_ns = replay(run.program if is_as_before(run.program, made.program) else made.program).wall_ns
+        made = option.make(run)
+        for changed in [made] if isinstance(made, Run) else made or ():
+            paid = changes.with_cost_of_calls(run, changed, run.wait_ns)
+            wall_ns = replay(run.program if is_as_before(run.program, paid.program) else paid.program).wall_ns
             if best is None or wall_ns < best[1]:
-                best = made, wall_ns
+                best = paid, wall_ns
     except Impossible:
         return None
     return best
@@ -572,8 +550,6 @@ def _greedy(state: _State, options: Sequence[Option]) -> tuple[list[Step], _Stat
         left = [one for one in left if one is not option and not (once and one.cause is option.cause)]
         if option.cause is Cause.SAME_LANE:
             left = [one for one in left if one.cause is not Cause.HOST_LATE]  # they are launched in turn already
-    if not steps:
-        steps, state = _together(state, options, least_ns)
     return steps, state
 
 
@@ -581,36 +557,6 @@ def _worth(state: _State, options: Iterable[Option], least_ns: float) -> list[tu
     """Return the changes that gain more than this alone, and what the run then is."""
     found = ((option, state.with_option(option)) for option in options)
     return [(option, after) for option, after in found if after is not None and state.wall_ns - after.wall_ns > least_ns]
-
-
-def _together(state: _State, options: Sequence[Option], least_ns: float) -> tuple[list[Step], _State]:
-    """Make all changes where none alone gains anything, and take back those without which as much is gained."""
-    chosen = [option for option in options if not option.is_last]
-    path = _path(state, chosen)
-    if len(path) < 2 or state.wall_ns - path[-1][1].wall_ns <= least_ns:
-        return [], state
-    all_ns = path[-1][1].wall_ns
-    for option in [option for option, _ in path]:
-        rest = [one for one in chosen if one is not option]
-        shorter = _path(state, rest)
-        if shorter and shorter[-1][1].wall_ns <= all_ns + least_ns / 2:
-            chosen = rest
-    steps = []
-    for option, after in _path(state, chosen):
-        steps.append(state.step_to(option, after))
-        state = after
-    return steps, state
-
-
-def _path(state: _State, options: Sequence[Option]) -> list[tuple[Option, _State]]:
-    """Make changes one on top of the other, as far as each has something to change."""
-    path = []
-    for option in options:
-        after = state.with_option(option)
-        if after is not None:
-            path.append((option, after))
-            state = after
-    return path
 
 
 def _floor(run: Run) -> dict[str, int]:

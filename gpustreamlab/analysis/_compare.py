@@ -23,7 +23,8 @@ from gpustreamlab.analysis._busy import (
     join_words,
     require_trace,
 )
-from gpustreamlab.analysis._overlap import Concurrency, concurrency
+from gpustreamlab.analysis._host_waits import lasted_ns
+from gpustreamlab.analysis._overlap import Overlap, concurrency
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, device_text, missing_facts, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios, three_digits
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
@@ -122,16 +123,6 @@ class ComparedItems:
         """Median duration in b / median duration in a; shape (n_items,), float64; NaN where one has none, or a's is 0."""
         return ratios(self.b.median_ns, self.a.median_ns)
 
-    @property
-    def only_a(self) -> tuple[str, ...]:
-        """What only the first trace has, although the second could have it."""
-        return self._missing(self.b)
-
-    @property
-    def only_b(self) -> tuple[str, ...]:
-        """What only the second trace has, although the first could have it."""
-        return self._missing(self.a)
-
     def take(self, rows: Int64Array) -> ComparedItems:
         """Return some of the rows, in an order of their own."""
         return ComparedItems(
@@ -140,9 +131,6 @@ class ComparedItems:
             b=_take(self.b, rows),
             groups=tuple(self.groups[row] for row in rows.tolist()) if self.groups else (),
         )
-
-    def _missing(self, side: ComparedFigures) -> tuple[str, ...]:
-        return tuple(self.items[row] for row in np.flatnonzero(side.is_captured & ~side.is_there).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -154,9 +142,9 @@ class TraceComparison(Reported):
     names: ComparedItems
     """By name: first what changed most, last what only one of both could have. Kernels, copies and fills; where ranges count in
     one of both also ranges, all of either trace."""
-    a: Concurrency
+    a: Overlap
     """How much ran at once in the first trace."""
-    b: Concurrency
+    b: Overlap
     """How much ran at once in the second trace."""
     counted: tuple[tuple[SpanKind, ...], tuple[SpanKind, ...]]
     """Kinds of spans that count as busy time, in the first and in the second trace; of a trace without kernels, ranges."""
@@ -215,7 +203,7 @@ class TraceComparison(Reported):
     def _totals(self) -> ComparedItems:
         names = ("wall_ns", "sum_ns", "active_ns", "together_ns")
 
-        def figures(times: Concurrency, of_lanes: ComparedFigures) -> ComparedFigures:
+        def figures(times: Overlap, of_lanes: ComparedFigures) -> ComparedFigures:
             count, known = np.full(len(names), of_lanes.span_count.sum()), np.ones(len(names), bool)
             times_ns = np.array([getattr(times, name) for name in names], np.int64)
             return ComparedFigures(count, times_ns, np.full(len(names), np.nan), known, known)
@@ -257,27 +245,18 @@ _Name = tuple[str, str]
 RANGE, WORK = "range", "work"
 
 
-class _Spans:
-    """Some rows of a trace, as the tables add them up."""
-
-    def __init__(self, trace: Trace, rows: BoolArray) -> None:
-        self.is_listed = rows
-        self.row = np.flatnonzero(rows)
-        self.duration_ns = trace.duration_ns[self.row]
-        self._by_duration = np.argsort(self.duration_ns, kind="stable")
-
-    def medians_ns(self, places: Int64Array, count: Int64Array) -> FloatArray:
-        """Return the median duration of the spans of each place; NaN where there are none."""
-        keys = places[self._by_duration]
-        # numpy sorts 16-bit keys by radix, in linear time.
-        narrow = keys.astype(np.uint16) if len(count) <= 1 << 16 else keys
-        ordered = self.duration_ns[self._by_duration[np.argsort(narrow, kind="stable")]]
-        first = np.concatenate(([0], np.cumsum(count)))[:-1]
-        medians: FloatArray = np.full(len(count), np.nan)
-        has = np.flatnonzero(count)
-        low, high = ordered[first[has] + (count[has] - 1) // 2], ordered[first[has] + count[has] // 2]
-        medians[has] = low + (high - low) / 2
-        return medians
+def _medians_ns(durations_ns: Int64Array, places: Int64Array, count: Int64Array) -> FloatArray:
+    """Return the median duration of the spans of each place, of which there are so many; NaN where there are none."""
+    order = np.argsort(durations_ns)
+    # numpy sorts 16-bit keys by radix, in linear time.
+    keys = places[order].astype(np.uint16) if len(count) <= 1 << 16 else places[order]
+    ordered = durations_ns[order[np.argsort(keys, kind="stable")]]
+    medians: FloatArray = np.full(len(count), np.nan)
+    has = np.flatnonzero(count)
+    first = (np.cumsum(count) - count)[has]
+    low, high = ordered[first + (count[has] - 1) // 2], ordered[first + count[has] // 2]
+    medians[has] = low + (high - low) / 2
+    return medians
 
 
 class _Side:
@@ -287,15 +266,13 @@ class _Side:
         edges = busy_edges(trace, kinds)
         self.concurrency = concurrency(trace, kinds)
         self._busy_ns = np.array(list(map(interval_sum_ns, edges)), np.int64)
-        self._trace, self._counted = trace, _Spans(trace, counted_rows(trace, kinds))
-        is_range = trace.kind == RANGE_CODE
-        listed = self._counted.is_listed | (is_range & with_ranges)
-        self._listed = self._counted if (listed == self._counted.is_listed).all() else _Spans(trace, listed)
+        counted, is_range = counted_rows(trace, kinds), trace.kind == RANGE_CODE
+        self._trace, self._counted = trace, np.flatnonzero(counted)
+        self._listed = np.flatnonzero(counted | (is_range & with_ranges))
         self._has_work = basis_of(trace, kinds).tier is CaptureTier.KERNELS or bool(is_work(trace).any())
         self.kinds = kinds if self._has_work else (SpanKind.RANGE,)
-        rows = self._listed.row
         # Ranges behind all others: one name of both is two.
-        self._name = trace.name[rows].astype(np.int64) + len(trace.names) * is_range[rows]
+        self._name = trace.name[self._listed].astype(np.int64) + len(trace.names) * is_range[self._listed]
         self._names: list[_Name] = [(name, group) for group in (WORK, RANGE) for name in trace.names]
 
     @property
@@ -326,13 +303,13 @@ class _Side:
     def lane_figures(self, items: Sequence[str], needs_work: BoolArray) -> ComparedFigures:
         """Return what the lanes of these names took; those that need work are seen where kernels were captured."""
         own = [lane.name for lane in self._trace.lanes]
-        codes = self._trace.lane[self._counted.row]
+        codes = self._trace.lane[self._counted]
         return self._figures(items, own, codes, self._busy_ns, self._counted, ~needs_work | self._has_work, set(own))
 
     def name_figures(self, items: Sequence[_Name]) -> ComparedFigures:
         """Return what the spans of these names took."""
         total_ns = np.zeros(len(self._names), np.int64)
-        np.add.at(total_ns, self._name, self._listed.duration_ns)
+        np.add.at(total_ns, self._name, lasted_ns(self._trace, self._listed))
         is_captured = np.array([group == RANGE or self._has_work for _, group in items], bool)
         return self._figures(items, self._names, self._name, total_ns, self._listed, is_captured, set(self.used_names))
 
@@ -342,7 +319,7 @@ class _Side:
         own: Sequence[_Item],
         codes: np.ndarray,
         busy_ns: Int64Array,
-        spans: _Spans,
+        spans: Int64Array,
         is_captured: BoolArray,
         used: set[_Item],
     ) -> ComparedFigures:
@@ -354,8 +331,8 @@ class _Side:
         np.add.at(busy, row_of, busy_ns)
         rows = row_of[codes] if len(own) else np.empty(0, np.int64)
         count = np.bincount(rows, minlength=len(items) + 1)
-        medians_ns = spans.medians_ns(rows, count)[:-1]
-        return ComparedFigures(count[:-1], busy[:-1], medians_ns, is_there, is_captured | is_there)
+        medians_ns = _medians_ns(lasted_ns(self._trace, spans), rows, count)
+        return ComparedFigures(count[:-1], busy[:-1], medians_ns[:-1], is_there, is_captured | is_there)
 
 
 def _work_note(a: _Side, b: _Side, *, with_ranges: bool) -> str:

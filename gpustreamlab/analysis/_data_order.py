@@ -19,18 +19,16 @@ import numpy as np
 from gpustreamlab.analysis._busy import is_work
 from gpustreamlab.analysis._program import in_launch_order
 from gpustreamlab.model import ACCESS_CERTAINTIES, Trace
-from gpustreamlab.typing import AccessCertainty, BoolArray, HazardKind, Int64Array
+from gpustreamlab.typing import AccessCertainty, BoolArray, Int64Array
 
 Pairs = frozenset[tuple[int, int]]
 """Work, as places in the order of the launches, and what has to begin only when it has ended."""
-DATA_KINDS = (HazardKind.READ_AFTER_WRITE, HazardKind.WRITE_AFTER_READ, HazardKind.WRITE_AFTER_WRITE)
-"""Kinds of `DataEdges`, by their code."""
 PART_ROWS = 1 << 22
 """So many accesses to stretches of memory are put in order at once, about 400 MB."""
 MOST_PARTS = 64
 """Of so many parts, one after the other, an array is filled that is looked at as written anew."""
 
-_RAW, _WAR, _WAW = range(3)
+_RAW, _WAR, _WAW = range(3)  # Why work comes behind other work
 _UNKNOWN = ACCESS_CERTAINTIES.index(AccessCertainty.UNKNOWN)
 
 
@@ -127,15 +125,7 @@ class Memory:
 
 
 def read_memory(trace: Trace, rows: Int64Array) -> Memory:
-    """Read what some work touched.
-
-    Parameters
-    ----------
-    trace
-        With its accesses.
-    rows : ndarray of int64, shape (n_works,)
-        The work, in the order of its launches.
-    """
+    """Read what some work touched, given by rows in the order of its launches."""
     told = trace.accesses
     at = np.full(len(trace), -1, np.int64)
     at[rows] = np.arange(len(rows))
@@ -198,22 +188,6 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-class DataEdges(NamedTuple):
-    """Work that has to come behind work of other streams because of data, as columns of equal length.
-
-    Of all work of a stream that has to be in front for one reason there is the last: its stream orders the others.
-    """
-
-    before: Int64Array
-    """Row of the work that has to end first; shape (n_edges,), int64."""
-    after: Int64Array
-    """Row of the work that comes behind it; shape (n_edges,), int64, ascending in the order of the launches."""
-    kind: Int64Array
-    """Code of the reason, by `DATA_KINDS`; shape (n_edges,), int64."""
-    buffer: Int64Array
-    """The memory, as `Accesses.buffer` numbers it; shape (n_edges,), int64."""
-
-
 class Order(NamedTuple):
     """The work of a trace in the order of its launches."""
 
@@ -229,34 +203,13 @@ Conflicts = tuple[Int64Array, ...]
 
 def order_of(trace: Trace) -> tuple[Order, Conflicts]:
     """Return the work of a trace in order, and what data order between streams: by places, as columns."""
+    # Of all work of a stream that has to be in front for one reason there is the last: its stream orders the others.
     row = in_launch_order(trace, np.flatnonzero(is_work(trace)))
     memory, place = read_memory(trace, row), np.full(len(trace), -1, np.int64)
     place[row] = np.arange(len(row))
     order = Order(row, place, trace.lane[row].astype(np.int64), memory.is_opaque)
     parts = [*_conflicts(memory, order.lane)] or [(np.empty(0, np.int64),) * 4]
     return order, _reduced(order.lane, *map(np.concatenate, zip(*parts, strict=True)))
-
-
-def data_edges(trace: Trace) -> DataEdges:
-    """Find what data order between streams.
-
-    Parameters
-    ----------
-    trace
-        The spans, with what they read and wrote. Opaque work has no edge.
-
-    Examples
-    --------
-    >>> from dataclasses import replace
-    >>> from gpustreamlab.model import Accesses
-    >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[5, 9], stream=["a", "b"], kind="kernel")
-    >>> touched = {"span": [0, 1], "buffer": [1, 1], "begin": [0, 4], "end": [8, 8], "is_write": [True, False]}
-    >>> edges = data_edges(replace(trace, accesses=Accesses(**touched, is_host=[False] * 2, certainty=[0, 0])))
-    >>> edges.before.tolist(), edges.after.tolist(), DATA_KINDS[edges.kind[0]].value
-    ([0], [1], 'read-after-write')
-    """
-    order, (before, after, kind, buffer) = order_of(trace)
-    return DataEdges(order.row[before], order.row[after], kind, buffer)
 
 
 def _reduced(lanes: Int64Array, before: Int64Array, after: Int64Array, *reason: Int64Array) -> Conflicts:

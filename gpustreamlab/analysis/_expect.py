@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -186,16 +186,12 @@ class Checked:
     """Whether it was as expected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measure:
+class _Measure(NamedTuple):
     """Something that a trace can be asked for, by its name in an expression."""
 
-    take: Callable[..., float]
-    """Takes the trace and names, and returns a number."""
-    names: int
-    """How many names it takes."""
-    form: str
-    """How it is written: time, share or count."""
+    take: Callable[..., float]  # Takes the trace and names, and returns a number
+    names: int  # How many names it takes
+    form: str  # How it is written: time, share or count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -280,25 +276,7 @@ class Verdict:
 
 
 def judge(base: Trace, new: Trace, *, gate: float | None = None, expected: Sequence[str] = ()) -> Verdict:
-    """Compare a run with its baseline, and check what is expected of it.
-
-    Parameters
-    ----------
-    base, new
-        The runs.
-    gate
-        How much longer than the baseline the new one may take from its first start to its last end, in percent; None for any
-        time.
-    expected
-        Expressions, see `check_expression`.
-
-    Raises
-    ------
-    OptionError
-        If an expression or the gate cannot be read, or nothing ran in one of both that could be compared by time.
-    StreamNotFoundError
-        If one names what did not run.
-    """
+    """Compare a run with its baseline, which it may exceed by `gate` percent, and check expressions that are expected of it."""
     if gate is not None and not 0 <= gate < float("inf"):
         raise OptionError(f"gate is {gate:g}; it is how much longer the run may take, in percent from 0 on: --gate 5")
     checked = tuple(check_expression(new, expression) for expression in expected)
@@ -311,19 +289,9 @@ def judge(base: Trace, new: Trace, *, gate: float | None = None, expected: Seque
 def check_expression(trace: Trace, expression: str) -> Checked:
     """Check one expectation of a run.
 
-    Parameters
-    ----------
-    trace
-        The run.
-    expression
-        ``overlap(a, b)``, the share of the shorter one's time; ``wall``; ``idle``, the share of that in which nothing ran;
-        ``total(name)``, ``p50(name)`` and ``p95(name)``, times of a stream, range or kernel, or of each ``step`` or
-        ``request``; ``count(name)``; ``host_waits``; ``strays``. Then a comparison, and a number: ``20 ms``, ``60%``, ``0.6``.
-
-    Raises
-    ------
-    OptionError, StreamNotFoundError
-        If it cannot be read; if nothing of such a name ran.
+    It is ``overlap(a, b)``, the share of the shorter one's time; ``wall``; ``idle``, the share of that in which nothing ran;
+    ``total(name)``, ``p50(name)`` and ``p95(name)``, times of a stream, range or kernel, or of each ``step`` or ``request``;
+    ``count(name)``; ``host_waits``; ``strays``. Then a comparison, and a number: ``20 ms``, ``60%``, ``0.6``.
 
     Examples
     --------

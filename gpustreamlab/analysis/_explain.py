@@ -151,7 +151,7 @@ def explain(trace: Trace, first: str | int | None = None, second: str | None = N
     result = _explanation(trace, rows, pieces, found, is_part=len(groups) == 2)
     if len(groups) < 2:
         return result
-    same = [_put_apart(trace, one, groups) for one in _same_stream(trace, groups, (str(first), str(second)))]
+    same = _same_stream(trace, groups, (str(first), str(second)))
     idle = [str(name) for name, group in zip((first, second), groups, strict=True) if not group.any()]
     return replace(
         result,
@@ -460,7 +460,7 @@ def name_hint(trace: Trace, name: object) -> str:
 
 
 def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, str]) -> list[Finding]:
-    """Say that two things share a stream, if they do."""
+    """Say that two things share a stream, if they do, and what it gains to give the second one a stream of its own."""
     lanes = [np.unique(trace.lane[group]) for group in groups]
     shared = np.intersect1d(lanes[0], lanes[1])
     if not len(shared) or names[0] == names[1]:
@@ -470,11 +470,15 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
     least_ns = min(int(trace.duration_ns[rows].sum()) for rows in on_it)
     first, second = (display_name(name, 40) for name in names)
     text = f"{first} and {second} are both on {stream!r}: a stream runs its work in order."
+    moved = groups[1] & ~groups[0]
+    gain_ns = _gain_ns(trace, lambda run: apart(run, _places(run, moved)) if run.memory.is_known else None)
+    made = finding_of(trace, Cause.SAME_LANE, pieces_on_time(trace, int(on_it[1][0]), least_ns), text=text)
     return [
         replace(
-            finding_of(trace, Cause.SAME_LANE, pieces_on_time(trace, int(on_it[1][0]), least_ns), text=text),
+            made,
             other=stream,
-            bound_ns=least_ns,
+            saves_ns=max(0, gain_ns or 0),
+            bound_ns=least_ns if gain_ns is None else 0,
             waited_ns=least_ns,
             piece_count=min(map(len, on_it)),
             other_row=int(on_it[0][0]),
@@ -482,13 +486,6 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
             fix=TEXTS[Cause.SAME_LANE][1],
         )
     ]
-
-
-def _put_apart(trace: Trace, finding: Finding, groups: Sequence[BoolArray]) -> Finding:
-    """Find what it gains to give the second of two things on one stream a stream of its own; the same where nobody knows."""
-    moved = groups[1] & ~groups[0]
-    gain_ns = _gain_ns(trace, lambda run: apart(run, _places(run, moved)) if run.memory.is_known else None)
-    return finding if gain_ns is None else replace(finding, saves_ns=max(0, gain_ns), bound_ns=0)
 
 
 def no_gain_text(trace: Trace, rows: BoolArray, common_ns: int) -> str:

@@ -8,15 +8,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._device_causes import hardware_queues
+from gpustreamlab.analysis._device_causes import SURE, hardware_queues
 from gpustreamlab.analysis._host_waits import named_calls
 from gpustreamlab.analysis._makers import AMD, AWAITED, OF_RANKS, awaits_ranks, maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
-from gpustreamlab.analysis._pieces import LatePieces, Pieces
+from gpustreamlab.analysis._pieces import LatePieces
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
-from gpustreamlab.typing import Cause, EdgeKind, LaneKind, SpanKind
+from gpustreamlab.typing import Cause, Certainty, EdgeKind, LaneKind, SpanKind
 
 _NAME_WIDTH = 40
 OF_CALL_ROW = (Cause.SLOWED_DOWN, Cause.OTHER_RANK)  # Of what took longer the kernel stands in place of a call
@@ -42,8 +42,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.HOST_SYNC_DEVICE: (
             "The host was in {call}, which waits for the whole device, before it launched {work}.",
-            "Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
-            "lab.stream({stream}).wait({other_stream}).",
+            "{wait_instead}",
         ),
         Cause.HOST_SYNC_STREAM: (
             "The host was in {call} while {other} ran, before it launched {work}.",
@@ -184,38 +183,11 @@ _AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
 """What to do on a card of AMD, where that is something else."""
 
 
-def finding_texts(
-    code: Cause,
-    trace: Trace,
-    pieces: Pieces | LatePieces,
-    *,
-    piece: int,
-    before: int,
-    call: int,
-    waited_ns: int,
-    is_proved: bool,
-    need: int,
-) -> tuple[str, str]:
-    """Write what happened, and what to do.
-
-    Parameters
-    ----------
-    code
-        Why.
-    trace, pieces
-        Where.
-    piece
-        Which piece began late.
-    before, call
-        Rows of the work in front of it and of the call that held it up, -1 for none; of what took longer the kernel's.
-    waited_ns
-        For how long others ran meanwhile, in ns.
-    is_proved
-        Whether it is proved: of a late host, that the launching call is known.
-    need
-        Code of the `Need` of its wait for the work in front, -1 where it was told of none.
-    """
-    row = int(pieces.row[piece])
+def finding_texts(code: Cause, trace: Trace, pieces: LatePieces, place: int = 0) -> tuple[str, str]:
+    """Write what happened to one piece that began late, and what to do."""
+    piece = LatePieces(*(column[place] for column in pieces))
+    row, before, call, since_ns, launched_ns, start_ns, waited_ns, certainty, need = map(int, piece)
+    is_proved = SURE[certainty] is Certainty.PROVED  # of a late host, that the launching call is known
 
     def name(row: int) -> str:
         return display_name(trace.names[int(trace.name[row])], _NAME_WIDTH) if row >= 0 else "other work"
@@ -228,7 +200,7 @@ def finding_texts(
 
     part = int(trace.partition[before]) if before >= 0 else -1
     blocks = trace.extra.get("grid_blocks")
-    launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
+    is_known = bool(trace.queued_ns[row] < trace.start_ns[row])
     shares = any(one.share_engine for one in trace.devices if one.ordinal == trace.lanes[int(trace.lane[row])].device)
     words = {
         "name": name(call if code in OF_CALL_ROW else row),
@@ -242,12 +214,12 @@ def finding_texts(
         "lasted": lasted(call if code in OF_CALL_ROW else row),
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
-        "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
-        "after": f"{format_ns(int(pieces.start_ns[piece]) - launched_ns)} after its launch" if is_known else "late",
-        "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
+        "queued": format_ns(start_ns - launched_ns),
+        "after": f"{format_ns(start_ns - launched_ns)} after its launch" if is_known else "late",
+        "late": format_ns(launched_ns - since_ns),
         "each": _each(trace, before) if code is Cause.GRID_FILLS_DEVICE and before >= 0 else "",
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
-        "awaited": format_ns(int(min(pieces.start_ns[piece], trace.end_ns[before]) - pieces.idle_since_ns[piece])),
+        "awaited": format_ns(min(start_ns, int(trace.end_ns[before])) - since_ns),
         "priority": str(trace.lanes[int(trace.lane[before])].priority),
         "may_wait": "" if is_proved else _MAY_WAIT,
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
@@ -446,7 +418,7 @@ def _upload(call: str) -> str:
 
 
 def _wait_instead(call: str, stream: str, other: str) -> str:
-    """Say what to do where the host waited in a call for one stream."""
+    """Say what to do where the host waited, in which call."""
     if "memcpy" in call.lower():
         return (
             f"If it read a result, read that after the launch on {stream}, or copy to pinned memory without blocking. What it "

@@ -38,11 +38,7 @@ SHOWN = 1_000  # How many of them are shown
 def finding_of(trace: Trace, code: Cause, pieces: LatePieces, *, text: str | None = None, **told: Any) -> Finding:
     """Make a finding of pieces, the longest first, which its words are of: the words of its cause, or others."""
     row, before, call = (int(column[0]) for column in (pieces.row, pieces.other_row, pieces.call_row))
-    is_proved = SURE[int(pieces.certainty[0])] is Certainty.PROVED
-    fix = ""
-    if text is None:
-        places = {"piece": 0, "before": before, "call": call, "waited_ns": int(pieces.waited_ns[0])}
-        text, fix = finding_texts(code, trace, pieces, **places, is_proved=is_proved, need=int(pieces.need[0]))
+    text, fix = finding_texts(code, trace, pieces) if text is None else (text, "")
     first = Finding(
         code=code,
         certainty=SURE[int(pieces.certainty[0])],

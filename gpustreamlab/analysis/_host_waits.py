@@ -266,15 +266,8 @@ class CopyRates(NamedTuple):
 
 
 def copy_rates(trace: Trace, device: Device | None = None) -> CopyRates:
-    """Return how fast a card copies, as it says itself; else the fastest copy of the trace, which is a little less.
-
-    Parameters
-    ----------
-    trace
-        Its copies count where their details tell page-locked from pageable memory.
-    device
-        Which of its devices; None for the one that did most.
-    """
+    """Return how fast a card copies, as it says itself; else the fastest copy of the trace, which is a little less."""
+    # Copies count where their details tell page-locked from pageable memory.
     card = trace.metadata.device if device is None else device
     if card.h2d_bytes_per_s is not None and card.d2h_bytes_per_s is not None:
         return CopyRates(card.h2d_bytes_per_s, card.d2h_bytes_per_s)

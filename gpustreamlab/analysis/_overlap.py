@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import combinations
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from gpustreamlab.analysis._busy import (
     busy_edges,
     busy_sum_ns,
     busy_word,
-    count_durations,
     counted_extent,
     counted_kinds,
     counted_rows,
@@ -23,6 +23,7 @@ from gpustreamlab.analysis._busy import (
     is_work,
     mask_durations,
     of_device,
+    of_each_trace,
     range_only_ns,
     require_trace,
     sweep,
@@ -112,61 +113,13 @@ def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray, card_sms: 
     yield card_sm_ns // card_sms, SMS_SHARED
 
 
-class Together:
-    """What follows from the busy time of all streams together: `sum_ns`, `active_ns`, `together_ns`, `busiest_ns`, `shared`."""
-
-    __slots__ = ()
-
-    @property
-    def mean_concurrency(self: Any) -> float:
-        """Mean number of streams busy while any is: `sum_ns` / `active_ns`; NaN if none ever was. It is no speed-up."""
-        return float(self.sum_ns / self.active_ns) if self.active_ns else math.nan
-
-    @property
-    def ideal_ns(self: Any) -> int:
-        """Least time that this work takes at full speed, in ns: the busiest stream's, or that of what several streams share."""
-        return int(max(self.busiest_ns, self.shared.busy_ns))
-
-    @property
-    def max_concurrency(self: Any) -> float:
-        """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no stream was ever busy."""
-        return float(self.sum_ns / self.ideal_ns) if self.ideal_ns else math.nan
-
-    @property
-    def together_share(self: Any) -> float:
-        """`together_ns` as a share of `active_ns`: pauses between cells do not count; NaN where nothing ran."""
-        return float(self.together_ns / self.active_ns) if self.active_ns else math.nan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Concurrency(Together):
-    """Busy time of all streams together. All times are exact integers of nanoseconds."""
-
-    wall_ns: int
-    """From the first start to the last end of the counted spans, in ns."""
-    sum_ns: int
-    """What the streams' busy times add up to, in ns."""
-    active_ns: int
-    """Time in which at least one stream was busy, in ns."""
-    together_ns: int
-    """Time in which two or more streams were busy, in ns."""
-    busiest_ns: int
-    """Busy time of the busiest stream, in ns."""
-    peak_lanes: int
-    """Most streams that were busy at one time."""
-    range_only_ns: int = 0
-    """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
-    shared: Shared = NOTHING_SHARED
-    """What the streams share, as far as it is known."""
-
-
-def mean_text(result: Any, counted: Collection[SpanKind]) -> str:
+def mean_text(result: Overlap) -> str:
     """Write a mean concurrency with its bound, and what it is bounded by where that is not the busiest stream."""
     # Where ranges count it is itself a bound, as they contain waiting, and has no other. The bound holds for work at full
     # speed: a mean above it says that work which shares something slowed each other.
     mean, most = result.mean_concurrency, result.max_concurrency
     reason = result.shared.reason if result.shared.busy_ns > result.busiest_ns else ""
-    if SpanKind.RANGE in counted:
+    if SpanKind.RANGE in result.counted:
         return f"up to {three_digits(mean)}"
     # As written: a hair above the bound is the bound.
     if reason and float(f"{mean:.2f}") > float(f"{most:.2f}"):
@@ -174,47 +127,24 @@ def mean_text(result: Any, counted: Collection[SpanKind]) -> str:
     return f"{three_digits(mean)} of at most {three_digits(most)}{f' at full speed: {reason}' if reason else ''}"
 
 
-def concurrency(trace: Trace, kinds: tuple[SpanKind, ...] | None = None) -> Concurrency:
-    """Compute how much ran at the same time, of all kinds that count if none are given."""
-    require_trace(trace, "concurrency")
-    kinds = counted_kinds(trace) if kinds is None else kinds
-    _, edges, steps = sweep(trace, kinds)
-    times_ns, counts = steps.steps
-    lasting_ns = np.diff(times_ns)
-    counts_then = counts[: len(lasting_ns)]
-    lanes_ns = [interval_sum_ns(lane) for lane in edges]
-    first_ns, last_ns = counted_extent(trace, kinds)
-    active_ns = int(lasting_ns.sum()) - int(lasting_ns[counts_then == 0].sum())
-    return Concurrency(
-        wall_ns=last_ns - first_ns,
-        sum_ns=sum(lanes_ns),
-        active_ns=active_ns,
-        together_ns=active_ns - int(lasting_ns[counts_then == 1].sum()),
-        busiest_ns=max(lanes_ns, default=0),
-        peak_lanes=int(counts.max(initial=0)),
-        range_only_ns=range_only_ns(trace, kinds, sum(lanes_ns)),
-        shared=shared_time(trace, kinds),
-    )
-
-
-def finding_text(result: Concurrency, trace: Trace, *, counted: Collection[SpanKind]) -> str:
+def finding_text(result: Overlap) -> str:
     """Say in one line how much of some streams ran at once, of one when it was idle; empty where that is not known."""
     # Where ranges count all is an upper bound, and the line says so, and how much of the busy time that is. Of what share of
     # the time that is nothing is said then: nobody knows for how long any stream worked.
+    trace, has_ranges = result.trace, SpanKind.RANGE in result.counted
     if not result.sum_ns or NO_COMMON_TIME in trace.metadata.missing:
         return ""
     if used_stream_count(trace) < 2:
-        word = "Queued or running" if SpanKind.RANGE in counted else "Busy"
-        idle = "" if SpanKind.RANGE in counted or len(trace.devices) > 1 else card_idle(trace).brief
+        word = "Queued or running" if has_ranges else "Busy"
+        idle = "" if has_ranges or len(trace.devices) > 1 else card_idle(trace).brief
         return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time, on one stream{idle and f'; {idle}'}"
-    has_ranges = SpanKind.RANGE in counted
     if has_ranges and result.together_ns:
         together = f"What ran at once is not known, at most {format_ns(result.together_ns)}"
     else:
         # Of many streams a high share says little: 2 of 100 may have been all.
         counts = f"2 to {result.peak_lanes:,}" if result.peak_lanes > 2 else "2"
         together = f"{counts} streams at once {format_share(result.together_share)} of the time any worked"
-    bound = f"{together}; mean concurrency {mean_text(result, counted)}"
+    bound = f"{together}; mean concurrency {mean_text(result)}"
     if not has_ranges:
         return bound
     if not 0 < result.range_only_ns < result.sum_ns:
@@ -270,7 +200,7 @@ class OverlapPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Overlap(Answer, Together):
+class Overlap(Answer):
     """Busy time of streams, alone and together. All times are exact integers of nanoseconds.
 
     A stream is busy while at least one of its counted spans runs: nested and repeated spans count once. See `counted` for which
@@ -282,20 +212,18 @@ class Overlap(Answer, Together):
     """The streams, in the order of the rows and columns. No threads of the host, no streams of others on which nothing ran."""
     busy_ns: Int64Array
     """Busy time of each stream; shape (n_lanes,), int64, in ns."""
-    common_ns: Int64Array
-    """Time in which both streams were busy; shape (n_lanes, n_lanes), int64, in ns, symmetric; the diagonal is `busy_ns`."""
     concurrency_ns: Int64Array
     """Time with exactly k streams busy, from k = 0; shape (n_lanes + 1,), int64, in ns. Its sum is `wall_ns`."""
     wall_ns: int
     """From the first start to the last end of the counted spans, in ns."""
     counted: tuple[SpanKind, ...]
     """Kinds of spans that count as busy time."""
-    range_only_ns: int = 0
+    range_only_ns: int
     """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
-    shared: Shared = NOTHING_SHARED
+    shared: Shared
     """What the streams share, as far as it is known."""
 
-    _columns: ClassVar = ("busy_ns", "common_ns", "concurrency_ns")
+    _columns: ClassVar = ("busy_ns", "concurrency_ns")
     _title: ClassVar = "Overlap of"
 
     @property
@@ -317,6 +245,37 @@ class Overlap(Answer, Together):
     def together_ns(self) -> int:
         """Time in which two or more streams were busy, in ns."""
         return int(self.concurrency_ns[2:].sum())
+
+    @property
+    def peak_lanes(self) -> int:
+        """Most streams that were busy at one time."""
+        return int(np.flatnonzero(self.concurrency_ns[1:]).max(initial=-1)) + 1
+
+    @property
+    def ideal_ns(self) -> int:
+        """Least time that this work takes at full speed, in ns: the busiest stream's, or that of what several streams share."""
+        return max(self.busiest_ns, self.shared.busy_ns)
+
+    @property
+    def mean_concurrency(self) -> float:
+        """Mean number of streams busy while any is: `sum_ns` / `active_ns`; NaN if none ever was. It is no speed-up."""
+        return self.sum_ns / self.active_ns if self.active_ns else math.nan
+
+    @property
+    def max_concurrency(self) -> float:
+        """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no stream was ever busy."""
+        return self.sum_ns / self.ideal_ns if self.ideal_ns else math.nan
+
+    @property
+    def together_share(self) -> float:
+        """`together_ns` as a share of `active_ns`: pauses between cells do not count; NaN where nothing ran."""
+        return self.together_ns / self.active_ns if self.active_ns else math.nan
+
+    @property
+    def common_ns(self) -> Int64Array:
+        """Time in which both streams were busy; shape (n_lanes, n_lanes), int64, in ns; on the diagonal `busy_ns`."""
+        found: Int64Array = _common_ns(self.trace, self.counted)
+        return found
 
     @property
     def common_share(self) -> FloatArray:
@@ -375,7 +334,7 @@ class Overlap(Answer, Together):
         lanes = f"{count_text(len(self.lanes), 'stream')} on {display_name(self.metadata.device_label)}"
         if not self.sum_ns:
             return f"{lanes}, no time recorded"
-        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {mean_text(self, self.counted)}"
+        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {mean_text(self)}"
         return f"{lanes}, wall {format_ns(self.wall_ns)}, {total}"
 
     def _tables(self) -> list[ReportTable]:
@@ -419,57 +378,65 @@ def overlap(trace: Trace) -> Overlap:
     ([[100, 50], [50, 200]], [0, 200, 50], 250, 1.2)
     """
     require_trace(trace, "overlap")
-    kinds = counted_kinds(trace)
-    edges_of_all = busy_edges(trace, kinds)
-    lanes = [
-        place
-        for place, lane in enumerate(trace.lanes)
-        if lane.kind is LaneKind.STREAM and (edges_of_all[place].size or not lane.outside)
-    ]
-    edges = [edges_of_all[place] for place in lanes]
-    _require_common_time(trace.metadata, [trace.lanes[place] for place in lanes if edges_of_all[place].size])
+    found = concurrency(trace)
+    _require_common_time(trace.metadata, [lane for lane, busy_ns in zip(found.lanes, found.busy_ns, strict=True) if busy_ns])
+    return found
+
+
+def concurrency(trace: Trace, kinds: tuple[SpanKind, ...] | None = None) -> Overlap:
+    """Return the same, of all kinds that count if none are given, also where streams have no time in common."""
+    require_trace(trace, "concurrency")
+    kinds = counted_kinds(trace) if kinds is None else kinds
+    _, edges, steps = sweep(trace, kinds)
+    times_ns, counts = steps.steps
+    lanes = _lanes_of(trace, edges)
     first_ns, last_ns = counted_extent(trace, kinds)
-    common_ns, concurrency_ns = _matrix(edges) if len(edges) <= MASK_LANES else _matrix_in_blocks(edges)
+    busy_ns = [interval_sum_ns(edges[place]) for place in lanes]
+    concurrency_ns = np.zeros(len(lanes) + 1, np.int64)
+    np.add.at(concurrency_ns, counts[:-1], np.diff(times_ns))
     concurrency_ns[0] = (last_ns - first_ns) - int(concurrency_ns[1:].sum())
     return Overlap(
         lanes=tuple(trace.lanes[place] for place in lanes),
-        busy_ns=np.diagonal(common_ns),
-        common_ns=common_ns,
+        busy_ns=np.array(busy_ns, np.int64),
         concurrency_ns=concurrency_ns,
         wall_ns=last_ns - first_ns,
         counted=kinds,
         trace=trace,
-        range_only_ns=range_only_ns(trace, kinds, int(np.diagonal(common_ns).sum())),
+        range_only_ns=range_only_ns(trace, kinds, sum(busy_ns)),
         shared=shared_time(trace, kinds),
     )
 
 
-def _matrix(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the common times and the concurrency of at most `MASK_LANES` streams."""
-    durations_ns = mask_durations(edges)
-    lane_counts = np.zeros(1, np.int64)  # by mask: how many bits it has set
-    for _ in edges:
-        lane_counts = np.concatenate((lane_counts, lane_counts + 1))
-    concurrency_ns = np.zeros(len(edges) + 1, np.int64)
-    np.add.at(concurrency_ns, lane_counts, durations_ns)
-    at_least_ns = durations_ns.copy()  # by mask: for how long its lanes were busy, whatever the others were
+def _lanes_of(trace: Trace, edges: Sequence[Int64Array]) -> list[int]:
+    """Return which lanes are told of: streams, of others those on which anything ran."""
+    lanes = enumerate(trace.lanes)
+    return [place for place, lane in lanes if lane.kind is LaneKind.STREAM and (edges[place].size or not lane.outside)]
+
+
+@of_each_trace
+def _common_ns(trace: Trace, kinds: tuple[SpanKind, ...]) -> Int64Array:
+    """Return the common times of the streams; of many, half a mask of them against every other half at a time."""
+    all_edges = busy_edges(trace, kinds)
+    edges = [all_edges[place] for place in _lanes_of(trace, all_edges)]
+    half = MASK_LANES if len(edges) <= MASK_LANES else MASK_LANES // 2
+    blocks = [range(first, min(first + half, len(edges))) for first in range(0, len(edges), half)]
+    common_ns = np.zeros((len(edges), len(edges)), np.int64)
+    for block, other in [*combinations(blocks, 2)] or [(block, range(0)) for block in blocks]:
+        members = [*block, *other]
+        common_ns[np.ix_(members, members)] = _matrix([edges[lane] for lane in members])
+    common_ns.flags.writeable = False
+    return common_ns
+
+
+def _matrix(edges: Sequence[Int64Array]) -> Int64Array:
+    """Return the common times of at most `MASK_LANES` streams."""
+    at_least_ns = mask_durations(edges)  # by mask: for how long its lanes were busy, whatever the others were
     for lane in range(len(edges)):
         pairs = at_least_ns.reshape(-1, 2, 1 << lane)
         pairs[:, 0] += pairs[:, 1]
     bits = np.left_shift(1, np.arange(len(edges)))
-    return at_least_ns[bits[:, None] | bits[None, :]], concurrency_ns
-
-
-def _matrix_in_blocks(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the same for any number of streams: half a mask of streams against every other half."""
-    half = MASK_LANES // 2
-    blocks = [range(first, min(first + half, len(edges))) for first in range(0, len(edges), half)]
-    common_ns = np.zeros((len(edges), len(edges)), np.int64)
-    for index, block in enumerate(blocks):
-        for other in blocks[index + 1 :]:
-            members = [*block, *other]
-            common_ns[np.ix_(members, members)] = _matrix([edges[lane] for lane in members])[0]
-    return common_ns, count_durations(edges)
+    found: Int64Array = at_least_ns[bits[:, None] | bits[None, :]]
+    return found
 
 
 def _devices_label(meta: TraceMetadata, lanes: Sequence[Lane]) -> str:

@@ -157,15 +157,7 @@ NO_PIECES = LatePieces(*[np.empty(0, np.int64)] * len(LatePieces._fields))
 
 
 def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
-    """Find the pieces of work of each stream.
-
-    Parameters
-    ----------
-    trace
-        All that happened.
-    rows : ndarray of bool, shape (n_spans,)
-        What counts as work.
-    """
+    """Find the pieces of work of each stream; `rows` says what counts as work."""
     is_whole = np.array_equal(rows, counted_rows(trace))
     by_lane, edges, steps = sweep(trace) if is_whole else sweep_of(trace, rows)
     lasting = [part[trace.end_ns[part] > trace.start_ns[part]] for part in by_lane]  # what took no time held nothing up

@@ -294,7 +294,7 @@ def plan_partitions(
         )
     requests = read_requests(shares, device.sm_count)
     check_workqueue(workqueue)
-    resource = _require_resource(device, requests)
+    resource = _require_resource(device, [request.name for request in requests if request.options.is_structured])
     problem = _size_problem(requests, device, min_sms=resource.min_sms)
     if problem:
         raise _refuse(problem, requests, resource)
@@ -341,17 +341,7 @@ def check_layout(layout: Layout, device: Device) -> Layout:
         raise PartitionError(f"A {type(layout).__name__} is not a layout. {_HOW_TO_PLAN}")
     if not layout.is_enforced:
         return layout
-    resource = device.sm_resource
-    if resource is None:
-        raise PartitionUnavailableError(
-            f"{device.label} cannot partition its SMs. See lab.partitions.capabilities for what it needs."
-        )
-    if not resource.is_structured and any(part.is_structured for part in layout):
-        raise PartitionUnavailableError(
-            f"This layout needs a structured split, which needs CUDA 13.1 in the driver and the bindings; {device.label} has "
-            f"{device.driver_version or 'an older one'}. Plan one without co-scheduling and backfill, or see "
-            "lab.partitions.capabilities."
-        )
+    resource = _require_resource(device, [part.name for part in layout if part.is_structured])
     groups = [group for part in layout for group in part.groups]
     last = resource.group_count if resource.remainder_sms else resource.group_count - 1
     fits = all(0 <= group <= last for group in groups) and len(set(groups)) == len(groups)
@@ -377,17 +367,17 @@ def check_workqueue(workqueue: object) -> None:
         )
 
 
-def _require_resource(device: Device, requests: Sequence[Request]) -> SMResource:
+def _require_resource(device: Device, structured: Sequence[str]) -> SMResource:
+    """Return how the SMs of a device are shared out, if it can do that; some partitions may need a structured split."""
     resource = device.sm_resource
     if resource is None:
         raise PartitionUnavailableError(
             f"{device.label} cannot partition its SMs. See lab.partitions.capabilities for what it needs; "
             "lab.partition(...) without strict=True goes on with plain streams."
         )
-    wanting = [request.name for request in requests if request.options.is_structured]
-    if wanting and not resource.is_structured:
+    if structured and not resource.is_structured:
         raise PartitionUnavailableError(
-            f"Partition {wanting[0]!r} asks for co-scheduling or backfill, which needs CUDA 13.1 in the driver and the "
+            f"Partition {structured[0]!r} asks for co-scheduling or backfill, which needs CUDA 13.1 in the driver and the "
             f"bindings; {device.label} has {device.driver_version or 'an older one'}. Leave those options out, or see "
             "lab.partitions.capabilities."
         )
@@ -411,12 +401,17 @@ def _size_problem(requests: Sequence[Request], device: Device, *, min_sms: int) 
 
 def _solve(requests: Sequence[Request], resource: SMResource, rounding: Rounding) -> list[_Grant] | None:
     """Return the best grants, or None where there are none; each partition in turn is tried as owner of the remainder."""
-    owners: list[int | None] = [None, *reversed(range(len(requests)))] if resource.remainder_sms else [None]
+    owners = _owners(requests, resource)
     rest = next((place for place, request in enumerate(requests) if request.sms is None), None)
     if rest is not None and resource.remainder_sms:
         owners = [rest, *(place for place in owners if place not in {None, rest})]
     plans = [plan for owner in owners if (plan := _grant(requests, resource, rounding, owner)) is not None]
     return min(plans, key=lambda plan: _cost(requests, plan, resource), default=None)
+
+
+def _owners(requests: Sequence[Request], resource: SMResource) -> list[int | None]:
+    """Return who may have the remainder: nobody, or each partition, the last one first."""
+    return [None, *reversed(range(len(requests)))] if resource.remainder_sms else [None]
 
 
 def _solve_shares(requests: Sequence[Request], resource: SMResource) -> list[_Grant] | None:
@@ -541,8 +536,7 @@ def _nearest(requests: Sequence[Request], resource: SMResource) -> list[_Grant] 
         Request(name=request.name, sms=max(1, int(sms * scale)), options=request.options)
         for request, sms in zip(requests, asked, strict=True)
     ]
-    owners = [None, *reversed(range(len(wishes)))] if resource.remainder_sms else [None]
-    plans = [plan for owner in owners if (plan := _fill(wishes, resource, owner)) is not None]
+    plans = [plan for owner in _owners(wishes, resource) if (plan := _fill(wishes, resource, owner)) is not None]
     return min(plans, key=lambda plan: _cost(wishes, plan, resource), default=None)
 
 

@@ -114,15 +114,7 @@ class Program:
 
 
 def read_program(trace: Trace, rows: Int64Array) -> Program:
-    """Read some work of a trace as a program, with durations as they were recorded.
-
-    Parameters
-    ----------
-    trace
-        Where calls, waits and the device are from.
-    rows : ndarray of int64, shape (n_works,)
-        Kernels, copies and fills, all of one device.
-    """
+    """Read kernels, copies and fills of one device as a program, with durations as they were recorded."""
     rows = in_launch_order(trace, rows)
     place = np.full(len(trace) + 1, -1, np.int64)
     place[rows] = np.arange(len(rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -55,45 +55,20 @@ class FunctionCount(NamedTuple):
     """Number of samples."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostBound:
+class HostBound(NamedTuple):
     """A stream that stood idle for most of its time as its next launch had not come, and that was no wait for the device."""
 
     stream: str
     """The stream."""
-    thread: str | None
-    """The thread that launched most of the work behind the gaps; None where unknown."""
     late_ns: int
-    """For how long the stream was idle until the launch, without the calls in which the thread was held up, in ns."""
+    """For how long it was idle until the launch, without the calls in which the thread was held up, in ns."""
     idle_card_ns: int
     """For how long of that no other stream worked, either, in ns."""
-    total_ns: int
-    """From the stream's first start to its last end, without pauses longer than 1 s, and between cells, in ns."""
-    gap_count: int
-    """Number of gaps."""
-    median_ns: int
-    """Median of their lengths, in ns."""
-    calls: tuple[str, str]
-    """The thread's last call before most of these launches, and the call that launched."""
-    function: str | None
-    """Where the thread stood most often in the gaps; None without samples of its stack."""
-    function_share: float
-    """In which share of the samples."""
-    sample_count: int
-    """Number of samples in the gaps."""
+    text: str
+    """How often, which thread, the calls around most of these launches, and where its Python stood; what helps."""
 
     def __str__(self) -> str:
-        who = "the host" if self.thread is None else f"thread {display_name(self.thread, _NAME_WIDTH)!r}"
-        first, second = (display_name(call, _NAME_WIDTH) for call in self.calls)
-        text = (
-            f"{display_name(self.stream, _NAME_WIDTH)!r} was idle for {format_ns(self.late_ns)} of {format_ns(self.total_ns)}, "
-            f"as {who} had not launched its next work: {self.gap_count:,} times, {format_ns(self.median_ns)} each (median), "
-            f"most often between {first} and {second}"
-        )
-        if self.function is not None:
-            stood = FunctionCount(self.function, round(self.function_share * self.sample_count))
-            text += f". In these gaps {functions_text([stood], self.sample_count)}"
-        return f"{text}. If it should be faster: more SMs do not help it, less work between its launches or a CUDA graph does."
+        return self.text
 
 
 def count_functions(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> tuple[FunctionCount, ...]:
@@ -109,9 +84,9 @@ def count_functions(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: 
     return tuple(FunctionCount(trace.names[code], int(counts[code])) for code in order.tolist() if counts[code])
 
 
-def functions_text(functions: Sequence[FunctionCount], count: int = 0) -> str:
-    """Say in which share of the samples, which are so many if there are more than these, the first function was met."""
-    count = max(count, sum(one.sample_count for one in functions))
+def functions_text(functions: Sequence[FunctionCount]) -> str:
+    """Say in which share of the samples the first function was met."""
+    count = sum(one.sample_count for one in functions)
     most, function = functions[0].sample_count, display_name(functions[0].function, _FUNCTION_WIDTH)
     share = format_share(most / count) if count >= LEAST_SAMPLES else f"{most}"
     return f"{share} of {count:,} samples of the Python stack stand in {function}"
@@ -210,20 +185,19 @@ def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: i
     if calls is None or late_ns.sum() < least_ns:
         return None
     longest = int(np.argmax(late_ns))
+    stream, thread = trace.lanes[int(trace.lane[row[0]])].name, _thread_name(trace, int(row[longest]), int(lanes[longest]))
+    who = "the host" if thread is None else f"thread {display_name(thread, _NAME_WIDTH)!r}"
+    first, second = (display_name(call, _NAME_WIDTH) for call in calls)
     functions = count_functions(trace, lanes, since_ns, launched_ns)
-    count = sum(one.sample_count for one in functions)
+    stood = f". In these gaps {functions_text(functions)}" if functions else ""
+    idle, whole, each = map(format_ns, (int(late_ns.sum()), total_ns, int(np.median(late_ns))))
     return HostBound(
-        stream=trace.lanes[int(trace.lane[row[0]])].name,
-        thread=_thread_name(trace, int(row[longest]), int(lanes[longest])),
-        late_ns=int(late_ns.sum()),
-        idle_card_ns=max(0, int((late_ns - pieces.steps.between(since_ns, launched_ns)).sum())),
-        total_ns=total_ns,
-        gap_count=len(row),
-        median_ns=int(np.median(late_ns)),
-        calls=calls,
-        function=functions[0].function if functions else None,
-        function_share=functions[0].sample_count / count if count else 0.0,
-        sample_count=count,
+        stream,
+        int(late_ns.sum()),
+        max(0, int((late_ns - pieces.steps.between(since_ns, launched_ns)).sum())),
+        f"{display_name(stream, _NAME_WIDTH)!r} was idle for {idle} of {whole}, as {who} had not launched its next work: "
+        f"{len(row):,} times, {each} each (median), most often between {first} and {second}{stood}. If it should be faster: "
+        "more SMs do not help it, less work between its launches or a CUDA graph does.",
     )
 
 

@@ -370,15 +370,7 @@ def named_steps(trace: Trace) -> Steps | None:
 
 
 class _Work:
-    """The work of some instances of ranges, by row.
-
-    Parameters
-    ----------
-    of_row
-        The instance that each row of the trace is of, or -1.
-    since_ns
-        When the host had asked for each instance.
-    """
+    """The work of some instances of ranges: of which one each row is, or -1, and when the host had asked for each."""
 
     def __init__(self, trace: Trace, of_row: Int64Array, since_ns: Int64Array) -> None:
         counted = counted_rows(trace) & (trace.end_ns > trace.start_ns)

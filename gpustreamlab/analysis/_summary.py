@@ -22,7 +22,7 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits, wait_line
 from gpustreamlab.analysis._makers import maker_of
-from gpustreamlab.analysis._overlap import Concurrency, concurrency, finding_text
+from gpustreamlab.analysis._overlap import Overlap, concurrency, finding_text
 from gpustreamlab.analysis._report import NOTE_CHARACTERS, device_text, doubt_facts, empty_hint, missing_facts
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import stray_line, strays
@@ -52,7 +52,7 @@ def summary_text(trace: Trace) -> str:
     lines = [f"{headline(trace)}: {format_ns(told_ns(trace))}" if len(trace) else headline(trace)]
     lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
     if result.sum_ns:
-        finding = finding_text(result, trace, counted=basis.counted)
+        finding = finding_text(result)
         lines += [_busy_line(trace, edges_ns, result, basis.counted), *([finding] if finding else [])]
     lines += [*_kernel_lines(trace), *_partition_lines(trace)]
     lines.append(" · ".join(trace_facts(trace, basis)))
@@ -62,7 +62,7 @@ def summary_text(trace: Trace) -> str:
     return "\n".join([*(f"{doubt}." for doubt in doubts), *lines, *(line for line in last if line)])
 
 
-def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency, counted: Collection[SpanKind]) -> str:
+def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Overlap, counted: Collection[SpanKind]) -> str:
     shown = []
     streams = used_streams(trace)
     for place in streams[:LISTED_LANES]:

@@ -423,11 +423,11 @@ def proof_text(partition: Partition, layout: Layout) -> str:
     """Say what measuring a partition's SMs showed; empty where it was not measured."""
     if partition.sm_ids is None:
         return ""
-    seen = set(partition.sm_ids)
+    seen = partition.seen_sms
     shared = [
         f"shares {count_text(count, 'SM')} with {display_name(other.name, NAME_LIMIT)}"
         for other in layout
-        if other is not partition and other.sm_ids is not None and (count := len(seen & set(other.sm_ids)))
+        if other is not partition and (count := len(seen & other.seen_sms))
     ]
     complete = len(seen) == partition.granted_sms
     facts = [] if complete else [f"{len(seen):,} of {partition.granted_sms:,} SMs seen"]

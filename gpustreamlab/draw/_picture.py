@@ -13,7 +13,7 @@ import numpy as np
 from gpustreamlab._util.background import thread_pool
 from gpustreamlab.analysis import (
     Basis,
-    Concurrency,
+    Overlap,
     basis_of,
     busy_word,
     captured_by,
@@ -69,7 +69,7 @@ def plan_picture(trace: Trace) -> Picture:
         scene = plan_scene(trace, rows)
         columns = columns_of(trace, codes, scene.zero_ns)
         steps, result = counting.result()
-    finding = finding_text(result, trace, counted=basis.counted)
+    finding = finding_text(result)
     return Picture(
         trace=trace,
         columns=columns,
@@ -80,7 +80,7 @@ def plan_picture(trace: Trace) -> Picture:
     )
 
 
-def _count(trace: Trace, counted: tuple[SpanKind, ...]) -> tuple[tuple[Int64Array, Int64Array], Concurrency]:
+def _count(trace: Trace, counted: tuple[SpanKind, ...]) -> tuple[tuple[Int64Array, Int64Array], Overlap]:
     return sweep(trace, counted).steps.steps, concurrency(trace, counted)
 
 

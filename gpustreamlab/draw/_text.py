@@ -119,7 +119,7 @@ def _lines(trace: Trace, width: int) -> list[Text]:
         waiting = f"; {BARS_CONTAIN_WAITING}" if basis.tier is CaptureTier.RANGES else ""
         lines += _wrapped(f"{headline(trace)}: {format_ns(told_ns(trace))}{waiting}", width, "bold")
         lines += picture.lines()
-        finding = finding_text(picture.result, trace, counted=basis.counted)
+        finding = finding_text(picture.result)
         finding = finding or ("" if picture.result.sum_ns else "No stream was ever busy.")
         lines += _wrapped(finding, width) if finding else []
     else:

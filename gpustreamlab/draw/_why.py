@@ -152,7 +152,7 @@ def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any
     count = min(LISTED_PIECES, len(finding.pieces.row))
     texts = [(finding.text, finding.fix)]
     if count > 1:
-        first, *others = (_piece_texts(part.trace, finding, place) for place in range(count))
+        first, *others = (finding_texts(finding.code, part.trace, finding.pieces, place) for place in range(count))
         # What is said of all of them, as one change mends them or none does, holds for each.
         own_text, own_fix = finding.other is not None or finding.step < 0, first[1] == finding.fix
         texts += [(text if own_text else finding.text, fix if own_fix else finding.fix) for text, fix in others]
@@ -176,22 +176,6 @@ def _gain_text(found: Explanation, finding: Finding) -> str:
         after = "after that " if finding.step > 0 else ""
         return f"{after}saves {format_ns(finding.saves_ns)} ({format_share(finding.saves_ns / max(1, wall_ns))})"
     return f"at most {format_ns(finding.bound_ns)}, not promised" if finding.bound_ns else "saves nothing"
-
-
-def _piece_texts(trace: Trace, finding: Finding, place: int) -> tuple[str, str]:
-    """Return what happened to one piece of a finding, and what to do, as if it were the only one."""
-    _, other, call, _, _, _, waited_ns, certainty, need = (int(column[place]) for column in finding.pieces)
-    return finding_texts(
-        finding.code,
-        trace,
-        finding.pieces,
-        piece=place,
-        before=other,
-        call=call,
-        waited_ns=waited_ns,
-        is_proved=tuple(Certainty)[certainty] is Certainty.PROVED,
-        need=need,
-    )
 
 
 def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int, words: tuple[str, str]) -> dict[str, Any]:

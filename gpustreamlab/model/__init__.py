@@ -60,7 +60,6 @@ from gpustreamlab.model._partition import (
     Partition,
     SMResource,
     Verification,
-    VerifiedPartition,
     VerifiedStream,
     WorkqueueOptions,
 )
@@ -104,7 +103,6 @@ __all__ = [
     "Trace",
     "TraceMetadata",
     "Verification",
-    "VerifiedPartition",
     "VerifiedStream",
     "WorkDetail",
     "WorkqueueOptions",

@@ -73,6 +73,11 @@ class Partition(Checked):
         """True if it comes from a structured split (CUDA 13.1 and later)."""
         return bool(self.split)
 
+    @property
+    def seen_sms(self) -> frozenset[int]:
+        """The SM ids that were seen to run its work; empty until measured."""
+        return frozenset(self.sm_ids or ())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkqueueOptions:
@@ -174,25 +179,6 @@ class LayoutChange(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedPartition:
-    """The SMs of one partition, as a kernel in its own context saw them."""
-
-    name: str
-    """The partition."""
-    requested_sms: int
-    """Number of SMs that were asked for."""
-    granted_sms: int
-    """Number of SMs that the device granted."""
-    sm_ids: tuple[int, ...]
-    """The SM ids that were seen, ascending."""
-
-    @property
-    def is_complete(self) -> bool:
-        """True if as many SMs were seen as granted."""
-        return len(self.sm_ids) == self.granted_sms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedStream:
     """Where the work of one stream ran."""
 
@@ -217,8 +203,8 @@ class Verification:
     """The device, marked where it is simulated."""
     sm_count: int
     """Number of its SMs."""
-    partitions: tuple[VerifiedPartition, ...]
-    """The partitions of the layout, in its order."""
+    partitions: tuple[Partition, ...]
+    """The partitions of the layout, in its order, with the SM ids that a kernel in the context of each saw."""
     streams: tuple[VerifiedStream, ...]
     """The streams of the session."""
     duration_ns: int
@@ -230,7 +216,7 @@ class Verification:
     def shared(self) -> tuple[tuple[str, str, int], ...]:
         """Pairs of partitions that share SMs, and how many."""
         pairs = [
-            (first.name, second.name, len(set(first.sm_ids) & set(second.sm_ids)))
+            (first.name, second.name, len(first.seen_sms & second.seen_sms))
             for place, first in enumerate(self.partitions)
             for second in self.partitions[place + 1 :]
         ]
@@ -249,7 +235,12 @@ class Verification:
     @property
     def holds(self) -> bool:
         """True if the partitions are enforced, disjoint, complete, and no work left its own."""
-        return self.is_enforced and self.is_disjoint and self.is_confined and all(part.is_complete for part in self.partitions)
+        return self.is_enforced and self.is_disjoint and self.is_confined and not self._incomplete
+
+    @property
+    def _incomplete(self) -> list[Partition]:
+        """Partitions of which fewer SMs were seen than granted."""
+        return [part for part in self.partitions if len(part.seen_sms) != part.granted_sms]
 
     _repr_pretty_ = show_text
 
@@ -259,7 +250,7 @@ class Verification:
     def _repr_html_(self) -> str:
         granted = {part.name: part.granted_sms for part in self.partitions}
         rows: list[tuple[object, ...]] = [
-            (f"partition {part.name}", part.requested_sms, part.granted_sms, len(part.sm_ids), "") for part in self.partitions
+            (f"partition {part.name}", part.requested_sms, part.granted_sms, len(part.seen_sms), "") for part in self.partitions
         ]
         for stream in self.streams:
             where = "the whole card" if stream.partition is None else stream.partition
@@ -282,7 +273,8 @@ class Verification:
 
     def _facts(self) -> list[str]:
         parts = [
-            f"  partition {part.name}: asked for {part.requested_sms}, granted {part.granted_sms}, seen {len(part.sm_ids)} SMs"
+            f"  partition {part.name}: asked for {part.requested_sms}, granted {part.granted_sms}, "
+            f"seen {len(part.seen_sms)} SMs"
             for part in self.partitions
         ]
         streams = [
@@ -295,10 +287,9 @@ class Verification:
     def _notes(self) -> list[str]:
         notes = [f"Partitions {first} and {second} share {count} SMs." for first, second, count in self.shared]
         notes += [
-            f"Partition {part.name} was granted {part.granted_sms} SMs and {len(part.sm_ids)} were seen: others may have held "
-            "them. Verify again on an idle card."
-            for part in self.partitions
-            if not part.is_complete
+            f"Partition {part.name} was granted {part.granted_sms} SMs and {len(part.seen_sms)} were seen: others may have "
+            "held them. Verify again on an idle card."
+            for part in self._incomplete
         ]
         whole = [stream.name for stream in self.streams if stream.partition is None]
         if self.partitions and whole:

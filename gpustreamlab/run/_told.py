@@ -11,7 +11,6 @@ from gpustreamlab.analysis import (
     card_idle,
     concurrency,
     count_text,
-    counted_kinds,
     dropped_text,
     empty_hint,
     finding_text,
@@ -55,7 +54,7 @@ def told_lines(trace: Trace) -> list[str]:
         return [_nothing(trace)]
     lines = [_head(trace), _where(trace), _what(trace)]
     if used_stream_count(trace) > 1:
-        found = finding_text(concurrency(trace), trace, counted=counted_kinds(trace))
+        found = finding_text(concurrency(trace))
         lines += [f"Overlap: {found[:1].lower()}{found[1:]}"] if found else []
     try:
         lines.append(f"Idle: {card_idle(trace).line.removeprefix('idle ')}")

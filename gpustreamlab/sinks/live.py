@@ -334,7 +334,7 @@ def _finding(trace: Trace) -> str:
     edges_ns = busy_edges(trace, basis.counted)
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
-    return finding_text(concurrency(trace), trace, counted=basis.counted)
+    return finding_text(concurrency(trace))
 
 
 NAME_CHARACTERS = 200  # How many characters of a name a page gets

@@ -15,7 +15,7 @@ from gpustreamlab.analysis import Share
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec, order_behind
 from gpustreamlab.errors import OptionError, PartitionError, PartitionInUseError, PartitionNotFoundError, nearest_hint
 from gpustreamlab.green import ContextCache, context_specs, fit_layout, plan_layout, warn_user
-from gpustreamlab.model import Lane, Layout, Partition, Verification, VerifiedPartition, VerifiedStream, WorkqueueOptions
+from gpustreamlab.model import Lane, Layout, Partition, Verification, VerifiedStream, WorkqueueOptions
 from gpustreamlab.recorder import RecordedLane, Recorder
 from gpustreamlab.streams.life import SessionLocks
 from gpustreamlab.streams.stream import Stream
@@ -49,13 +49,7 @@ class SMProbe:
         return Verification(
             device=self._backend.device.label,
             sm_count=self._backend.device.sm_count,
-            partitions=tuple(
-                VerifiedPartition(
-                    name=part.name, requested_sms=part.requested_sms, granted_sms=part.granted_sms, sm_ids=sm_ids[part.name]
-                )
-                for part in layout or ()
-                if part.name in sm_ids
-            ),
+            partitions=tuple(replace(part, sm_ids=sm_ids[part.name]) for part in layout or () if part.name in sm_ids),
             streams=tuple(
                 _verified_stream(stream, ids.tolist(), sm_ids) for stream, ids in zip(streams, seen[len(own) :], strict=True)
             ),

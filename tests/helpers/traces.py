@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpustreamlab import Trace
+from gpustreamlab.analysis._data_order import order_of
 from gpustreamlab.model import (
     EDGE_KINDS,
     SPAN_KINDS,
@@ -335,3 +336,18 @@ def without_spans(trace):
 def unnumbered(trace):
     """Return a trace whose names differ by more than a number, so that each is a group of its own."""
     return replace(trace, names=tuple(name.replace(" ", "") for name in trace.names))
+
+
+def data_edges(trace):
+    """Return the rows of work that data order between streams, what is in front first, with codes of why, and buffers."""
+    order, (before, after, kind, buffer) = order_of(trace)
+    return order.row[before], order.row[after], kind, buffer
+
+
+def data_order(trace):
+    """Return between which streams data order work, as pairs of names."""
+    before, after, *_ = data_edges(trace)
+    return [
+        (trace.lanes[trace.lane[first]].name, trace.lanes[trace.lane[second]].name)
+        for first, second in zip(before, after, strict=True)
+    ]

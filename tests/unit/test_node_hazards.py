@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Node
-from gpustreamlab.analysis import LaneClock, Piece, data_edges
+from gpustreamlab.analysis import LaneClock, Piece
 from gpustreamlab.backends.cuda._tracked import Tracker
 from gpustreamlab.draw import Drawn, hazard_entries
 from tests.helpers.node_hazard_cases import CASES, LAST_WAITS, RAW, SIZE, UAF, by_copy, by_kernel, overwrite, produce, take
 from tests.helpers.node_programs import NodePrograms, RealAddresses, SimulatedPools, differences
+from tests.helpers.traces import data_order
 from tests.helpers.tracked_numpy import TrackedNumpyBackend, memory_of, numpy_library
 
 CHUNK = 250
@@ -153,10 +154,7 @@ def test_the_trace_has_a_sign_in_both_ranges(node):
     assert entry["head"] == "A missing wait: last does not wait for first"
     assert [(trace.lanes[piece["late"][0]].name, piece["late"][1]) for piece in entry["pieces"]] == [*starts.items()]
     assert [[note.stream for note in told.trace.notes] for told in node] == [["first"], ["last"]]
-    edges, names = data_edges(trace), [trace.lanes[lane].name for lane in trace.lane]
-    assert [(names[first], names[second]) for first, second in zip(edges.before, edges.after, strict=True)] == [
-        ("first", "last")
-    ]
+    assert data_order(trace) == [("first", "last")]
 
 
 def test_page_locked_memory_that_two_cards_use_is_one(node):

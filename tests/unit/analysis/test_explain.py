@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import _pieces, data_edges
+from gpustreamlab.analysis import _pieces
 from gpustreamlab.model import Accesses, Marker, Partition, WorkDetail
 from gpustreamlab.typing import Cause, Certainty
 from gpustreamlab.workloads import spin
@@ -23,7 +23,7 @@ from tests.helpers.planted import (
     wait_for_device_in_a_loop,
     wait_for_stream,
 )
-from tests.helpers.traces import make_kernel_trace, make_trace
+from tests.helpers.traces import data_order, make_kernel_trace, make_trace
 
 PROGRAMS = [pytest.param(cause, program, id=program.__name__) for cause, programs in PLANTED.items() for program in programs]
 
@@ -84,8 +84,7 @@ def explained_session(program):
 
 def shared(trace):
     """Return the streams of which the second uses data of the first."""
-    edges, names = data_edges(trace), [trace.lanes[lane].name for lane in trace.lane]
-    return {(names[first], names[second]) for first, second in zip(edges.before, edges.after, strict=True)}
+    return {*data_order(trace)}
 
 
 def test_the_host_comes_before_waits_that_order_data_and_these_are_never_advised_away():

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import DATA_KINDS, NEEDS, _data_order, _needed_waits, data_edges, wait_needs
+from gpustreamlab.analysis import NEEDS, _data_order, _needed_waits, wait_needs
 from gpustreamlab.model import Accesses, Edges, Trace
-from gpustreamlab.typing import EdgeKind, HazardKind, Need
+from gpustreamlab.typing import EdgeKind, Need
 from tests.helpers import long_runs
+from tests.helpers.traces import data_edges, data_order
 
 KNOWN, LEARNED, UNKNOWN = range(3)
 RAW, WAR, WAW = range(3)
@@ -45,8 +46,7 @@ def program(lanes, touched, waits=()):
 
 
 def found(trace):
-    edges = data_edges(trace)
-    return sorted(zip(*(column.tolist() for column in edges), strict=True))
+    return sorted(zip(*(column.tolist() for column in data_edges(trace)), strict=True))
 
 
 def opaque_of(lanes, touched):
@@ -208,11 +208,8 @@ def test_a_recorded_pipeline_needs_its_waits_and_no_other_also_from_a_spool(haza
         of_work = waits & (trace.kind[trace.edges.source] != 0)
         told = [NEEDS[code].value for code in needs[of_work][np.argsort(trace.start_ns[trace.edges.target[of_work]])].tolist()]
         assert told == ["needed"] * 6 + ["not needed"]
-        edges = data_edges(trace)
-        assert {DATA_KINDS[kind] for kind in edges.kind.tolist()} == {HazardKind.READ_AFTER_WRITE, HazardKind.WRITE_AFTER_READ}
-        names = [trace.lanes[lane].name for lane in trace.lane]
-        pairs = {(names[a], names[b]) for a, b in zip(edges.before, edges.after, strict=True)}
-        assert pairs == {("up", "compute"), ("compute", "up")}
+        assert {*data_edges(trace)[2].tolist()} == {RAW, WAR}
+        assert {*data_order(trace)} == {("up", "compute"), ("compute", "up")}
         frame = trace.to_pandas()
         told = frame[frame["kind"].isin(["kernel", "copy"]) & frame["wait_need"].notna()]
         assert told["wait_need"].tolist() == ["needed"] * 6  # the last one waits twice: what is needed counts

@@ -16,7 +16,6 @@ from gpustreamlab.model import (
     Partition,
     SMResource,
     Verification,
-    VerifiedPartition,
     VerifiedStream,
     WorkqueueOptions,
     check_name,
@@ -91,7 +90,7 @@ def test_html_of_names_is_escaped():
     proof = Verification(
         device=EVIL,
         sm_count=8,
-        partitions=(VerifiedPartition(name=EVIL, requested_sms=8, granted_sms=8, sm_ids=(0,)),) * 2,
+        partitions=(Partition(name=EVIL, requested_sms=8, granted_sms=8, sm_ids=(0,)),) * 2,
         streams=(VerifiedStream(name=EVIL, partition=EVIL, inside=(0,), outside=()),) * 2
         + (VerifiedStream(name=EVIL, partition=None, inside=(0,), outside=()),),
         duration_ns=1,
@@ -106,7 +105,7 @@ def proof_of(partitions, lanes=(), **more):
         device="H200",
         sm_count=132,
         partitions=tuple(
-            VerifiedPartition(name=name, requested_sms=len(ids), granted_sms=granted, sm_ids=tuple(ids))
+            Partition(name=name, requested_sms=len(ids), granted_sms=granted, sm_ids=tuple(ids))
             for name, granted, ids in partitions
         ),
         streams=tuple(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab.analysis import PartitionOptions, plan_partitions
 from gpustreamlab.draw import grid_of
-from gpustreamlab.model import Device, SMResource, Verification, VerifiedPartition, VerifiedStream, WorkqueueOptions
+from gpustreamlab.model import Device, Partition, SMResource, Verification, VerifiedStream, WorkqueueOptions
 from gpustreamlab.notebook._form import Surroundings, view_of
 from gpustreamlab.notebook._state import MAX_REQUEST_TYPED, act, start, take_closed, take_layout, take_verification
 
@@ -291,7 +291,7 @@ def test_apply_says_what_it_drains_or_why_it_is_refused(around, label):
 def test_proof_tells_seen_outside_and_shared():
     state = state_of(**TWO)
     sm_ids = {"prefill": tuple(range(96)), "decode": tuple(range(95, 131))}
-    parts = [VerifiedPartition(name=name, requested_sms=sms, granted_sms=sms, sm_ids=sm_ids[name]) for name, sms in TWO.items()]
+    parts = [Partition(name=name, requested_sms=sms, granted_sms=sms, sm_ids=sm_ids[name]) for name, sms in TWO.items()]
     lane = VerifiedStream(name="s", partition="decode", inside=(95,), outside=(1, 2))
     proof = Verification(device="H200", sm_count=132, partitions=tuple(parts), streams=(lane,), duration_ns=10**7)
     assert view(state)["rows"][0]["proof"] == "not verified"
