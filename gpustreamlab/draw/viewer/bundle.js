@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 402d081ee92837a77810a10b3551cc29edf8aca78691485715b010aace05506e
+// Made by scripts/bundle_viewer.py. 97b918b5585060b679e4e3a3b5e0f86d42775418a473e62d467e6d45a1a47111
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2633,8 +2633,8 @@ var gpustreamlab = (() => {
 
   // paint_card.js
   var RUN_GAP = 2;
-  var SMS_LABEL_PX = 38;
   var SMS_LABEL_HIGH_PX = 12;
+  var LEAST_LABEL_PX = 14;
   var MOST_LABELLED = 24;
   var LEAST_LABELLED_PX = 8;
   function paintCard(ctx, painter) {
@@ -2712,7 +2712,7 @@ var gpustreamlab = (() => {
       setPen(ctx, BAR_INK, 11, "left", "bold");
       for (let from = 0, to; from < sms.length; from = to) {
         to = runEnd(sms, low, from);
-        if ((to - from) * px < SMS_LABEL_PX || sms[from] < 0.5) continue;
+        if ((to - from) * px < LEAST_LABEL_PX || sms[from] < 0.5) continue;
         const number = all(from), isHigh = sms[from] * scale >= SMS_LABEL_HIGH_PX, text = `${band?.letter ?? ""} ${formatCount(Math.round(number))}`.trim(), width = texts.width(ctx, text);
         if ((to - from) * px < width + 8 || Math.abs(number - written) < 0.5) continue;
         const until = from + Math.ceil((width + 8) / px), isTop = () => areas.every(([, , other]) => other.subarray(from, until).every((border, at) => border < high[from + at] + 0.01));
@@ -2881,16 +2881,16 @@ var gpustreamlab = (() => {
       if (place) paintDisc(ctx, x, y, px - 1.5, theme.paper);
       setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? px + 1.5 : px + 2.5, "center", "bold");
       ctx.fillText(sign, x, y + 0.5);
-      const isSmall = px < SIGN_PX, corner = isSmall ? [x + px + 6, y - px + 1] : [x, y - px - 4];
-      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, ...corner, view.frame.right, { fill: colour, ground: theme.paper });
+      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, { x, y, px }, view.frame.right, { fill: colour, ground: theme.paper });
     }
   }
-  function paintCount(ctx, text, x, y, right, { fill, ground }) {
+  function paintCount(ctx, text, { x, y, px }, right, { fill, ground }) {
     setPen(ctx, ground, 10, "left", "bold");
-    const width = ctx.measureText(text).width + 2, left = Math.min(x - width / 2, right - width);
-    ctx.fillRect(left, y - 5, width, 10);
+    const width = ctx.measureText(text).width + 2, isSmall = px < SIGN_PX, beside = x + px + 1.5;
+    const left = Math.min(isSmall ? beside : x - width / 2, right - width), middle = !isSmall ? y - px - 4 : left < beside ? y + px + 6 : y;
+    ctx.fillRect(left, middle - 5, width, 10);
     ctx.fillStyle = fill;
-    ctx.fillText(text, left + 1, y);
+    ctx.fillText(text, left + 1, middle);
   }
   function paintDisc(ctx, x, y, radius, colour) {
     ctx.beginPath();
