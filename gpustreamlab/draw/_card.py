@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpustreamlab.analysis import blocks_that_fit, counted_rows, counter_label, distinct, per_row, size_of, sm_kinds
+from gpustreamlab.analysis import blocks_that_fit, counted_rows, counter_label, per_row, size_of, sm_kinds
 from gpustreamlab.draw._colours import GREY
 from gpustreamlab.model import CARD_COUNTERS, SPAN_KINDS, Device, SMLimits, Trace, WorkDetail, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, SpanKind
@@ -164,10 +164,10 @@ def span_sms(trace: Trace) -> Int64Array:
     """
     sms = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), 0], np.int64)[trace.partition]
     sms = np.where(trace.partition < 0, per_row(trace, [card.sm_count for card in trace.devices]), sms)
-    blocks = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
-    fit = blocks_that_fit(trace)
-    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (blocks > 0)
-    sms = np.where(is_kernel, np.minimum(sms, -(-blocks // fit)), sms)
+    if "grid_blocks" in trace.extra:
+        blocks = trace.extra["grid_blocks"]
+        is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (blocks > 0)
+        sms = np.where(is_kernel, np.minimum(sms, -(-blocks // blocks_that_fit(trace))), sms)
     is_range = trace.kind == SPAN_KINDS.index(SpanKind.RANGE)
     is_nested = is_range & (trace.parent >= 0) & is_range[trace.parent]  # the outermost has them already
     found: Int64Array = np.where(counted_rows(trace, sm_kinds(trace)) & ~is_nested, sms, 0)
@@ -197,16 +197,19 @@ def card_layers(
     if row.lines:
         return [_counter_layer(scene, line, edges_ns) for line in row.lines]
     weight = weights[row.kind]
-    devices = np.array([lane.device for lane in trace.lanes], np.int64)
-    rows = np.flatnonzero((weight > 0) & ((devices[trace.lane] == row.device) | (row.device < 0)))
-    bands = np.array([part.band for part in scene.partitions], np.int64)[trace.partition[rows] + 1]
+    is_here = np.array([row.device in (-1, lane.device) for lane in trace.lanes], bool)
+    rows = np.flatnonzero(weight) if is_here.all() else np.flatnonzero((weight > 0) & is_here[trace.lane])
+    bands = np.array([part.band for part in scene.partitions], np.int64)
     of_bands = np.array([*(band.style.hue for band in scene.bands), GREY], np.int64)[bands]
-    is_split = (bands >= 0) & ~scene.has_own_hue[trace.lane[rows]]
-    hues = np.where(is_split, of_bands, np.array(scene.lane_hues, np.int64)[trace.lane[rows]])
-    key = bands * (GREY + 1) + hues
+    is_split = (bands >= 0) & ~scene.has_own_hue[:, None]
+    hues = np.where(is_split, of_bands, np.array(scene.lane_hues, np.int64)[:, None])
+    keys = bands * (GREY + 1) + hues  # by lane and partition: both are few
+    key = keys[trace.lane[rows], trace.partition[rows] + 1]
     layers = []
-    for one in distinct(key)[0].tolist():
+    for one in np.unique(keys).tolist():
         own = rows[key == one]
+        if not len(own):
+            continue
         start_ns, end_ns = ((column[own] - scene.zero_ns).astype(np.float64) for column in (trace.start_ns, trace.end_ns))
         band, hue = divmod(one, GREY + 1)
         layers.append(CardLayer(band=band, hue=hue, mean=_means(start_ns, end_ns, weight[own], edges_ns)))

@@ -331,7 +331,7 @@ _MARK_LOOKS = {
 }
 _SIGN = 'font-size="11" font-weight="700" text-anchor="middle" fill="#ffffff"'
 LEAST_LABELLED_PX = 8  # How high a row of the card, or a bar, is at least that has a name, in px
-_LABEL_PX, _LABEL_HIGH_PX = 38, 12  # An area of that size is labelled with its SMs.
+_LABEL_HIGH_PX = 12  # An area of that height has its number of SMs in it; a lower one above it
 _MOST_LABELLED = 24  # Of more areas none is
 _RUN_GAP_PX = 2.0
 
@@ -447,7 +447,7 @@ def _sms_labels(scene: Scene, areas: Sequence[Area], borders_px: FloatArray, box
             is_top = highest[first] < high[first] + 0.01 and high[first] * scale < bottom_px - top_px - 12
             text = f"{style.letter if style.hue == layer.hue else ''} {number:,.0f}".strip()
             width_px, is_other = text_width_px(text, 11) + 6, abs(number - told.get(id(layer), 0)) >= 0.5
-            if room_px < max(_LABEL_PX, width_px + 4) or level < 0.5 or not is_other or not (is_high or is_top):
+            if room_px < width_px + 4 or level < 0.5 or not is_other or not (is_high or is_top):
                 continue
             told[id(layer)] = number
             x = float(borders_px[first]) + 3

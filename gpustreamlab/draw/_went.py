@@ -64,9 +64,10 @@ def plan_went(trace: Trace, basis: Basis) -> tuple[Piece, ...]:
     times_ns, counts = sweep(trace, basis.counted).steps.steps
     if len(times_ns) < 2 or NO_COMMON_TIME in trace.metadata.missing:
         return ()
-    level = np.minimum(counts[:-1], MOST_TOGETHER)
-    lasting = times_ns[1:] > times_ns[:-1]
-    stretches = _Stretches(times_ns[:-1][lasting], times_ns[1:][lasting], level[lasting])
+    # Many changes are among more streams than are told apart: without them few stretches are left.
+    level = np.minimum(counts, MOST_TOGETHER)
+    changes = np.flatnonzero(np.append(True, level[1:] != level[:-1]))
+    stretches = _Stretches(times_ns[changes[:-1]], times_ns[changes[1:]], level[changes[:-1]])
     is_few, has_reasons = used_stream_count(trace) < 2, basis.tier is not CaptureTier.RANGES
     alone = "one stream" if is_few else "only one had work" if has_reasons else "one alone"
     is_low = stretches.level < (1 if is_few else 2)

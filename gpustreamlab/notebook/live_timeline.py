@@ -23,7 +23,7 @@ from gpustreamlab.draw import hazard_tables, packed_bokeh, plan_picture, timelin
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Note, Trace, read_written
 from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
-from gpustreamlab.sinks.live import REST, LiveFeed, Update
+from gpustreamlab.sinks.live import LiveFeed, Update
 from gpustreamlab.timeline import Timeline, notebook_forms
 from gpustreamlab.typing import Int64Array, NoteKind, SessionState
 
@@ -131,6 +131,7 @@ class TimelinePage(KeptWidget):
             self.send({"why": self._tell_why()})
 
 
+REST = 20.0  # After a look at hazards none follows for this many times as long as it took
 _UNPLACED_NS = -2  # Told of hazards whose work had not ended: where it is in time is not known before
 MAX_DISPLAYS = 100  # Outputs that become a static picture when the session closes; the newest count
 
@@ -223,16 +224,9 @@ class LiveTimeline(Timeline):
             return True
 
     def find(self, *, is_last: bool = False) -> None:
-        """Find out how much ran at once, at most once a second, which the next `refresh` tells the page, and new hazards."""
-        feed = self._feed
-        if feed is not None and self._page is not None:
-            feed.find(is_last=is_last)
-            self._tell_hazards(feed, self._page, is_last=is_last)
-
-    def _tell_hazards(self, feed: LiveFeed, page: TimelinePage, *, is_last: bool) -> None:
         """Let the page mark hazards that were found since; of a long session that is asked for less often."""
-        target, began_s = self._target(), time.monotonic()
-        if target is None or (began_s < self._next_look_s and not is_last):
+        feed, page, target, began_s = self._feed, self._page, self._target(), time.monotonic()
+        if feed is None or page is None or target is None or (began_s < self._next_look_s and not is_last):
             return
         newest_ns = target._newest_hazard_ns()  # noqa: SLF001 - of the package
         if newest_ns != self._hazard_ns:

@@ -12,15 +12,10 @@ import numpy as np
 
 from gpustreamlab.analysis import (
     ArrivedSpans,
-    Basis,
     OpenSpans,
     RowPlanner,
-    basis_of,
     bin_width_ns,
-    busy_edges,
-    concurrency,
     display_name,
-    finding_text,
     merge_narrow,
 )
 from gpustreamlab.draw import (
@@ -36,7 +31,7 @@ from gpustreamlab.draw import (
     style_entries,
 )
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Counters, Marker, SMLimits, Trace, without_tools
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Counters, Marker, SMLimits, Trace
 from gpustreamlab.recorder import (
     KEPT_MARKERS,
     SPAN_COLUMNS,
@@ -296,47 +291,6 @@ def _bin_ns(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array, most: int
     return bin_width_ns(int(end_ns.max() - start_ns.min()) * row_count / most)
 
 
-EVERY_S = 1.0  # How often it is found anew, at most
-REST = 20.0  # After a look, none follows for this many times as long as it took: of long sessions it is found less often
-
-
-class FindingWatch:
-    """Finds how much of a recorder's work ran at once, now and then."""
-
-    def __init__(self, recorder: Journal) -> None:
-        self._recorder = recorder
-        self._seen_count = 0
-        self._next_s = 0.0
-        self._clears = 0
-        self.text = ""  # What was found last; empty where fewer than two streams were busy
-        self.basis: Basis | None = None  # What the figures are of; None where that was not found yet
-
-    def look(self, span_count: int, *, is_last: bool = False) -> None:
-        """Find it anew where that is due and there are other spans than the last time."""
-        began_s, clears = time.monotonic(), self._clears
-        if span_count == self._seen_count or (began_s < self._next_s and not is_last):
-            return
-        trace = without_tools(self._recorder.trace())
-        basis, text = basis_of(trace), _finding(trace)
-        ended_s = time.monotonic()
-        self._next_s = max(began_s + EVERY_S, ended_s + REST * (ended_s - began_s))
-        if clears == self._clears:
-            self._seen_count, self.text, self.basis = span_count, text, basis
-
-    def forget(self) -> None:
-        """Take back what was found, as its spans are forgotten."""
-        self._clears += 1
-        self._seen_count, self.text, self.basis = 0, "", None
-
-
-def _finding(trace: Trace) -> str:
-    basis = basis_of(trace)
-    edges_ns = busy_edges(trace, basis.counted)
-    if sum(map(bool, map(len, edges_ns))) < 2:
-        return ""
-    return finding_text(concurrency(trace))
-
-
 NAME_CHARACTERS = 200  # How many characters of a name a page gets
 
 COUNT_EVERY_S = 0.5  # How often the number of spans above the picture is sent anew
@@ -376,8 +330,6 @@ class TablePlanner:
         reader: SpanReader,
         *,
         now_ns: int,
-        finding: str = "",
-        basis: Basis | None = None,
         pending_count: int = 0,
     ) -> dict[str, Any]:
         """Return what has changed since the last time: ``tables``, ``header``, ``names`` and ``details``."""
@@ -386,7 +338,7 @@ class TablePlanner:
         added = self._take(chunk, now_s)
         pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
         dropped_count = reader.dropped_count
-        version = finding, basis, reader.zero_ns, pending_count, dropped_count
+        version = reader.zero_ns, pending_count, dropped_count
         is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
         if (
             not (added or chunk.tables is not None or chunk.markers or is_stale)
@@ -400,14 +352,7 @@ class TablePlanner:
         told = TraceData(reader.tables._replace(markers=markers, metadata=meta), Chunk().columns, counters=self._counters)
         trace = build_trace(told, keeps_lanes=True)
         spans_ns = float(reader.end_ns - reader.start_ns)
-        header = plan_header(
-            trace,
-            finding=finding,
-            span_count=reader.span_count,
-            width_ns=spans_ns,
-            pending_count=pending_count,
-            basis=basis,
-        )
+        header = plan_header(trace, span_count=reader.span_count, width_ns=spans_ns, pending_count=pending_count)
         # While a window of capture is open, the page needs no other end of it with each span that comes.
         shown = replace(trace, metadata=replace(trace.metadata, capture_windows=capture_windows(reader.tables, chunk)))
         changed = self._new_tables(shown, reader, header, now_ns) | self._new_header(header) | added
@@ -510,7 +455,6 @@ class LiveFeed:
         self._lock = threading.RLock()
         self._reader = SpanReader(recorder, capacity)
         self._planner = TablePlanner()
-        self._finding = FindingWatch(recorder)
         self._number = 0
         self._pending_count = 0
         self._open: list[tuple[int, int, int, int]] = []
@@ -529,16 +473,7 @@ class LiveFeed:
             is_other = before != (self._pending_count, self._open) or bool(self._open and now_ns != self._now_ns)
             self._now_ns = now_ns
             is_cleared = new.is_moved or self._reader.clear_count != clear_count
-            if self._reader.clear_count != clear_count:
-                self._finding.forget()
-            changed = self._planner.changes(
-                new.chunk,
-                self._reader,
-                now_ns=now_ns,
-                finding=self._finding.text,
-                basis=self._finding.basis,
-                pending_count=self._pending_count,
-            )
+            changed = self._planner.changes(new.chunk, self._reader, now_ns=now_ns, pending_count=self._pending_count)
             if not (new.chunk.row_count or changed or is_cleared or is_other):
                 return None
             self._number += 1
@@ -556,11 +491,6 @@ class LiveFeed:
         lanes = dict(enumerate(self._reader.lane.tolist()))
         told = self._recorder.unended()
         return [(lanes[at], name, since_ns, count) for at, name, since_ns, count in told if lanes.get(at, -1) >= 0]
-
-    def find(self, *, is_last: bool = False) -> None:
-        """Find out how much ran at once; the next refresh tells it. Does nothing where that was found shortly before."""
-        with self._recorder.observing():
-            self._finding.look(self._reader.span_count, is_last=is_last)
 
     def snapshot(self) -> Update:
         """Return everything up to the last refresh, for a page that comes later or has missed something."""

@@ -7,7 +7,6 @@ import pytest
 
 from gpustreamlab.analysis import (
     busy_edges,
-    count_steps,
     counted_kinds,
     sm_kinds,
     sm_time_steps,
@@ -79,22 +78,6 @@ def deep_trace(seed=0, count=400, *, inner=(("kernel", 0, 0.4), ("copy", 0.5, 0.
     return make_trace(spans, **meta)
 
 
-def lanes_at(trace, x0, x1, n):
-    """Mean number of busy lanes in each column, from the steps."""
-    times, counts = count_steps(busy_edges(trace))
-    return mean_of_steps(times, counts, x0, x1, n)
-
-
-def mean_of_steps(times, counts, x0, x1, n):
-    borders = np.linspace(x0, x1, n + 1)
-    if not len(times):
-        return np.zeros(n)
-    area = np.concatenate(([0], np.cumsum(counts[:-1] * np.diff(times)))).astype(float)
-    place = np.searchsorted(times, borders, side="right") - 1
-    until = np.where(place < 0, 0, area[place] + counts[place] * (borders - times[place]))
-    return np.diff(until) / np.diff(borders)
-
-
 BUSY_TRACES = {
     "flat": lambda: random_trace(4_000, 5, mean_ns=300),
     "100 lanes": lambda: random_trace(4_000, 100),
@@ -123,7 +106,7 @@ def load_trace(engine, trace, *, chunk=None):
     return packed, tables
 
 
-def check_busy(engine, trace, *, chunk=None, evaluate_between=False):
+def check_sms(engine, trace, *, chunk=None, evaluate_between=False):
     packed, tables = load_trace(engine, trace, chunk=chunk)
     first, last = int(trace.start_ns.min()), int(trace.end_ns.max()) + 1
     middle, width = (first + last) / 2, last - first
@@ -131,18 +114,16 @@ def check_busy(engine, trace, *, chunk=None, evaluate_between=False):
     windows += [[middle, middle + 3, 10], [last + 5, last + 9, 3], [first, last, 1]]
     found = engine.evaluate(
         """async ([packed, tables, windows, between]) => { const store = await make([], tables.rows)
-        for (const [manifest, text] of packed) { store.append(await E.readBatch(manifest, bytesOf(text)))
-          if (between) for (const window of windows.slice(-2)) {
-            busyLanes(store, tables, ...window)
-            E.cardLayers(store, tables, {kind: "sms", device: -1}, ...window)
-          } }
-        return windows.map(([x0, x1, n]) => [[...busyLanes(store, tables, x0, x1, n)],
-          E.cardLayers(store, tables, {kind: "sms", device: -1}, x0, x1, n).map(({lane, mean}) => [lane, [...mean]])]) }""",
+        for (const [manifest, text] of packed) {
+          store.append(await E.readBatch(manifest, bytesOf(text)))
+          if (between) for (const window of windows.slice(-2)) E.cardLayers(store, tables, {kind: "sms", device: -1}, ...window)
+        }
+        return windows.map(([x0, x1, n]) =>
+          E.cardLayers(store, tables, {kind: "sms", device: -1}, x0, x1, n).map(({lane, mean}) => [lane, [...mean]])) }""",
         [packed, tables, windows, evaluate_between],
     )
     crossed = lanes_with_crossed_rows(trace)
-    for (x0, x1, n), (lanes, layers) in zip(windows, found, strict=True):
-        np.testing.assert_allclose(lanes, lanes_at(trace, x0, x1, n), rtol=1e-9, atol=1e-6)
+    for (x0, x1, _), layers in zip(windows, found, strict=True):
         means = {lane: np.zeros(len(mean)) for lane, mean in layers}
         for lane, mean in layers:
             means[lane] += mean
@@ -169,8 +150,31 @@ def sms_at(trace, lane, x0, x1, n):
 
 
 @pytest.mark.parametrize("name", BUSY_TRACES)
-def test_busy_lanes_and_sms_are_those_of_python(engine, name):
-    check_busy(engine, BUSY_TRACES[name]())
+def test_sms_are_those_of_python(engine, name):
+    check_sms(engine, BUSY_TRACES[name]())
+
+
+@pytest.mark.parametrize("name", BUSY_TRACES)
+def test_gaps_of_lanes_are_those_of_python(engine, name):
+    trace = BUSY_TRACES[name]()
+    packed, tables = load_trace(engine, trace, chunk=200)
+    times = np.random.default_rng(0).integers(trace.start_ns.min() - 9, trace.end_ns.max() + 9, 200).tolist()
+    codes = [[code for code, row in enumerate(tables["rows"]) if row["lane"] == lane] for lane in range(len(trace.lanes))]
+    found = engine.evaluate(
+        """async ([packed, tables, codes, times]) => { const store = await make(packed, tables.rows)
+        const around = (own, time) => { const {end, next} = E.busyAround(store, tables, own, time); return [end, next] }
+        return codes.map(own => times.map(time => around(own, time))) }""",
+        [packed, tables, codes, times],
+    )
+    for edges, told in zip(busy_edges(trace), found, strict=True):
+        starts, ends = edges[::2], edges[1::2]
+        for time, (end, following) in zip(times, told, strict=True):
+            place = int(np.searchsorted(starts, time, side="right"))
+            if place and ends[place - 1] > time:
+                assert end > time
+                continue
+            assert end == (ends[place - 1] if place else -np.inf)
+            assert following == (starts[place] if place < len(starts) else np.inf)
 
 
 GROWING = ["deep", "deep kernels", "deep, kernels at times", "kernels at times", "repartition", "flat", "100 lanes"]
@@ -184,8 +188,8 @@ GROWING = ["deep", "deep kernels", "deep, kernels at times", "kernels at times",
         ("deep in partitions", 50, True),
     ],
 )
-def test_busy_lanes_and_sms_grow_with_what_is_appended(engine, name, chunk, between):
-    check_busy(engine, BUSY_TRACES[name](), chunk=chunk, evaluate_between=between)
+def test_sms_grow_with_what_is_appended(engine, name, chunk, between):
+    check_sms(engine, BUSY_TRACES[name](), chunk=chunk, evaluate_between=between)
 
 
 @pytest.mark.parametrize("lane_count", [1, 20, 60])
@@ -205,52 +209,13 @@ def test_columns_narrower_than_a_ns_are_exact_far_from_0(engine, seconds, width_
     found = engine.evaluate(
         """async ([packed, tables, windows]) => { const store = await make(packed, tables.rows)
         return windows.map(window => [
-          [...busyLanes(store, tables, ...window)],
-          [...E.cardLayers(store, tables, {kind: "sms", device: -1}, ...window)[0]?.mean ?? [0]]]) }""",
+          ...E.cardLayers(store, tables, {kind: "sms", device: -1}, ...window)[0]?.mean ?? [0]]) }""",
         [[pack(columns)], tables, windows],
     )
     # THEN every column's mean is right to the last digits
-    for (x0, x1, n), (lanes, sms) in zip(windows, found, strict=True):
-        share = np.clip((end - x0) / (x1 - x0) * n - np.arange(n), 0, 1)
-        np.testing.assert_allclose(lanes, lane_count * share, rtol=1e-9, atol=1e-9)
+    for (x0, x1, _), sms in zip(windows, found, strict=True):
         wide = np.clip((end - x0) / (x1 - x0) * len(sms) - np.arange(len(sms)), 0, 1)  # many lanes have wider columns
         np.testing.assert_allclose(sms, 132 * wide, rtol=1e-9, atol=1e-9)
-
-
-def test_unions_are_of_what_is_left_after_an_eviction(engine):
-    trace = deep_trace(4, 300)
-    packed, tables = load_trace(engine, trace, chunk=40)
-    lanes, fresh = engine.evaluate(
-        """async ([packed, tables]) => { const store = await make([], tables.rows, {capacity: 300})
-        const ask = one => [...busyLanes(one, tables, 0, 60000, 500)]
-        let last
-        for (const [manifest, text] of packed) {
-          store.append(await E.readBatch(manifest, bytesOf(text)))
-          last = ask(store)
-        }
-        const fresh = await make([], tables.rows)
-        for (const row of store.rows) if (row.length) {
-          const columns = Object.fromEntries(row.stored().map(name => [name, row[name].slice(0, row.length)]))
-          fresh.append(new E.SpanBatch([[row.code, 0, row.length]], columns))
-        }
-        return [last, ask(fresh)] }""",
-        [packed, tables],
-    )
-    assert sum(lanes) > 0
-    np.testing.assert_allclose(lanes, fresh, rtol=1e-9, atol=1e-9)
-
-
-def test_kinds_count_anew_when_the_first_kernel_arrives(engine):
-    trace = deep_trace(5, 50, tier="kernels")
-    packed, tables = load_trace(engine, trace, chunk=20)
-    before = tables | {"kind_counted": [True, *tables["kind_counted"][1:]]}
-    lanes = engine.evaluate(
-        """async ([packed, before, tables]) => { const store = await make(packed, tables.rows)
-        busyLanes(store, before, 0, 9000, 30)
-        return [...busyLanes(store, tables, 0, 9000, 30)] }""",
-        [packed, before, tables],
-    )
-    np.testing.assert_allclose(lanes, lanes_at(trace, 0, 9000, 30), rtol=1e-9, atol=1e-9)
 
 
 def test_each_card_has_its_own_sms_and_work_those_that_its_grid_fills(engine):
@@ -281,17 +246,20 @@ def test_spans_that_stand_for_several_count_as_such(engine):
     tables = {
         "names": ["x"],
         "rows": [{"lane": 0}],
+        "kinds": ["kernel"],
         "kind_counted": [True],
-        "partitions": [],
-        "bands": [],
-        "header": {"has_common_time": True},
+        "details": [],
+        "lanes": [{"device": 0}],
+        "partitions": [{"text": "whole", "sms": 1, "band": 0}],
+        "bands": [{}],
         "cards": [{"device": 0, "sms": 1}],
     }
-    lanes = engine.evaluate(
-        """async ([packed, tables]) => [...busyLanes(await make(packed, tables.rows), tables, 0, 200, 4)]""",
+    (sms,) = engine.evaluate(
+        """async ([packed, tables]) => E.cardLayers(
+          await make(packed, tables.rows), tables, {kind: "sms", device: -1}, 0, 200, 4).map(({mean}) => [...mean])""",
         [[pack(columns)], tables],
     )
-    assert lanes == [0.25, 0.25, 0.2, 0]
+    assert sms == [0.25, 0.25, 0.2, 0]
 
 
 def test_a_counter_holds_each_value_until_the_next_one(engine):

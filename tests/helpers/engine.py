@@ -13,7 +13,7 @@ from gpustreamlab.draw import _html as viewer
 
 FOLDER = Path(viewer.__file__).parent / "viewer"
 ORIGIN = "http://localhost/"
-MODULES = ("arrays.js", "card.js", "columns.js", "lod.js", "store.js", "unions.js")
+MODULES = ("arrays.js", "busy.js", "card.js", "columns.js", "lod.js", "store.js")
 BELOW = ("rows.js",)
 """What these import: the engine knows no picture."""
 
@@ -43,12 +43,7 @@ window.make = async (packed, rows, options = {}) => {
   for (const [manifest, text] of packed) store.append(await E.readBatch(manifest, bytesOf(text)))
   return store
 }
-const busyLanes = (store, tables, x0, x1, n) => {
-  const lanes = new Float64Array(n)
-  for (const union of E.unionsOf(store, tables).lanes()) E.addCoverage(union, x0, x1, lanes)
-  return lanes.map(ns => ns * n / (x1 - x0))
-}
-Object.assign(window, {busyLanes, bytesOf, stateOf, itemsOf, rowOf, workOf})
+Object.assign(window, {bytesOf, stateOf, itemsOf, rowOf, workOf})
 """
 
 

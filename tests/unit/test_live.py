@@ -11,9 +11,9 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
-from gpustreamlab.draw import plan_picture, why_tables
+from gpustreamlab.draw import why_tables
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
-from gpustreamlab.sinks.live import FindingWatch, LiveFeed, SpanReader
+from gpustreamlab.sinks.live import LiveFeed, SpanReader
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
@@ -280,23 +280,6 @@ class TestToolsRows:
         start_of = dict(zip(rows["number"].tolist(), rows["start_ns"].tolist(), strict=True))
         assert [start_of[number] for number in again.place.tolist()] == (again.start_ns + reader.zero_ns).tolist()
 
-    def test_a_measurement_beside_one_stream_does_not_count_as_work_at_once(self, lab, feed):
-        tools_stream(lab, "bench/main/7f")
-        with lab.on("copy", "mine"):
-            spin(lab, 1_000_000)
-        with lab.on("bench/main/7f", "measured"):
-            spin(lab, 1_000_000)
-        lab.synchronize()
-        feed.find(is_last=True)
-        feed.refresh()
-        assert "at once" not in feed.snapshot().facts["tables"]["header"]["finding"]
-        with lab.on("compute", "mine, too"):
-            spin(lab, 1_000_000)
-        lab.synchronize()
-        feed.find(is_last=True)
-        feed.refresh()
-        assert "at once" in feed.snapshot().facts["tables"]["header"]["finding"]
-
 
 def run_long_and_short(lab, *looks):
     """Let work on one stream end before that on another, which started earlier; look on in between and afterwards."""
@@ -343,55 +326,6 @@ class TestZero:
         assert sorted(shown.tolist()) == sorted(trace.start_ns.tolist())
         assert (reader.start_ns, reader.end_ns) == (int(trace.start_ns.min()), int(trace.end_ns.max()))
         assert 0 <= reader.start_ns - reader.zero_ns < 10_000
-
-
-class TestFinding:
-    def found(self, feed):
-        feed.find()
-        update = feed.refresh()
-        return None if update is None else update.facts.get("header", {}).get("finding")
-
-    def test_it_is_that_of_a_picture_drawn_afterwards(self, lab, feed):
-        run_long_and_short(lab, feed.refresh)
-        expected = finding_of(lab.trace)
-
-        assert self.found(feed) == expected != ""
-        assert feed.snapshot().facts["tables"]["header"]["finding"] == expected
-
-    def test_there_is_none_while_one_stream_ran(self, lab, feed):
-        record(lab, 5)
-        feed.refresh()
-
-        assert self.found(feed) is None
-        assert feed.snapshot().facts["tables"]["header"]["finding"] == ""
-
-    def test_after_a_long_look_it_rests_twenty_times_as_long(self, lab, monkeypatch):
-        watch, looks = FindingWatch(lab._recorder), []
-        now_s = [0.0]
-
-        def find(_):
-            looks.append(now_s[0])
-            now_s[0] += 0.5
-            return "found"
-
-        monkeypatch.setattr("gpustreamlab.sinks.live.time.monotonic", lambda: now_s[0])
-        monkeypatch.setattr("gpustreamlab.sinks.live._finding", find)
-        for at_s in (1.0, 5.0, 11.4, 11.6):
-            now_s[0] = at_s
-            watch.look(int(at_s * 10))
-
-        assert looks == [1.0, 11.6]
-
-    def test_a_clear_while_it_is_looked_for_takes_it_back_too(self, lab, monkeypatch):
-        watch = FindingWatch(lab._recorder)
-        monkeypatch.setattr("gpustreamlab.sinks.live._finding", lambda trace: watch.forget() or "of what was forgotten")
-        watch.look(3)
-
-        assert watch.text == ""
-
-
-def finding_of(trace):
-    return plan_picture(trace).header.finding
 
 
 class TestKernels:

@@ -1,4 +1,4 @@
-// Typed arrays that grow, searches in sorted ones, sums over their places, and intervals in order of time.
+// Typed arrays that grow, searches in sorted ones, and sums over their places.
 
 /** Room for `length` values and half as many more, so that appending one by one is linear. */
 export const roomFor = length => Math.max(64, Math.ceil(length * 1.5))
@@ -108,62 +108,3 @@ export class BlockSums {
 }
 
 export const SUM_SPANS = 8 // A sum before every 8th: a byte an interval instead of eight.
-
-export class Intervals {
-  constructor(size = 16) {
-    // The arrays may be longer than `length`.
-    this.start = new Float64Array(size)
-    this.end = new Float64Array(size)
-    this.length = 0
-    // Busy time where it is less than the length: an interval that stands for several spans.
-    this.busy = null
-    this.busySums = new BlockSums(SUM_SPANS, (from, to) => this.addBusy(from, to))
-  }
-
-  /** Add one that begins no earlier than the last; the arrays have room for it. */
-  cover(from, to) {
-    const last = this.length - 1
-    if (last < 0 || from > this.end[last]) {
-      this.start[this.length] = from
-      this.end[this.length++] = to
-    } else if (to > this.end[last]) this.end[last] = to
-  }
-
-  /** Add intervals that are themselves disjoint and in order. */
-  add(fresh) {
-    if (!fresh.length) return
-    const at = lowerBound(this.end, fresh.start[0], 0, this.length)
-    const tail = { start: this.start.slice(at, this.length), end: this.end.slice(at, this.length), length: this.length - at }
-    this.busySums.forget(at)
-    this.length = at
-    extended(this, tail, fresh)
-  }
-
-  /** Busy time of the intervals i to j, both included. */
-  busySum(i, j) { return this.busySums.between(i, j + 1, this.length) }
-
-  busyAt(index) { return this.busy ? this.busy[index] : this.end[index] - this.start[index] }
-
-  /** How much of a ns of an interval is busy: less than 1 where it stands for several spans. */
-  densityAt(index) { return this.busy ? this.busy[index] / (this.end[index] - this.start[index] || 1) : 1 }
-
-  addBusy(from, to) {
-    if (this.busy) return sumBetween(this.busy, from, to)
-    let sum = 0
-    for (let index = from; index < to; index++) sum += this.end[index] - this.start[index]
-    return sum
-  }
-}
-
-/** Union of lists of disjoint intervals. */
-export const uniteAll = lists => byPairs(lists, (one, other) => extended(new Intervals(one.length + other.length), one, other)) ?? new Intervals()
-
-/** Append two lists of disjoint intervals to a union that ends before both begin, or where they begin. */
-function extended(union, one, other) {
-  for (const side of ["start", "end"]) union[side] = roomy(union[side], union.length + one.length + other.length, union.length)
-  for (let i = 0, j = 0; i < one.length || j < other.length;) {
-    if (j >= other.length || (i < one.length && one.start[i] <= other.start[j])) union.cover(one.start[i], one.end[i++])
-    else union.cover(other.start[j], other.end[j++])
-  }
-  return union
-}

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 718a1bb11e337e89afa34705bb2df6b4e231ec88805faf871e96255026a569fb
+// Made by scripts/bundle_viewer.py. d221cc55a660e4a9e3e45d0dbcd753d249c645cb4a9b050d794e5bce3ec79276
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -27,9 +27,9 @@ var gpustreamlab = (() => {
     SpanStore: () => SpanStore,
     View: () => View,
     Viewer: () => Viewer,
-    addCoverage: () => addCoverage,
     binWidth: () => binWidth,
     boxOf: () => boxOf2,
+    busyAround: () => busyAround,
     cardLayers: () => cardLayers,
     endOfHit: () => endOfHit,
     followTheme: () => followTheme,
@@ -47,7 +47,6 @@ var gpustreamlab = (() => {
     signAt: () => signAt,
     stackLayers: () => stackLayers,
     timesOf: () => timesOf,
-    unionsOf: () => unionsOf,
     unpackColumns: () => unpackColumns,
     workWord: () => workWord,
     writeKept: () => writeKept
@@ -139,58 +138,6 @@ var gpustreamlab = (() => {
     }
   };
   var SUM_SPANS = 8;
-  var Intervals = class {
-    constructor(size = 16) {
-      this.start = new Float64Array(size);
-      this.end = new Float64Array(size);
-      this.length = 0;
-      this.busy = null;
-      this.busySums = new BlockSums(SUM_SPANS, (from, to) => this.addBusy(from, to));
-    }
-    /** Add one that begins no earlier than the last; the arrays have room for it. */
-    cover(from, to) {
-      const last = this.length - 1;
-      if (last < 0 || from > this.end[last]) {
-        this.start[this.length] = from;
-        this.end[this.length++] = to;
-      } else if (to > this.end[last]) this.end[last] = to;
-    }
-    /** Add intervals that are themselves disjoint and in order. */
-    add(fresh) {
-      if (!fresh.length) return;
-      const at = lowerBound(this.end, fresh.start[0], 0, this.length);
-      const tail = { start: this.start.slice(at, this.length), end: this.end.slice(at, this.length), length: this.length - at };
-      this.busySums.forget(at);
-      this.length = at;
-      extended(this, tail, fresh);
-    }
-    /** Busy time of the intervals i to j, both included. */
-    busySum(i, j) {
-      return this.busySums.between(i, j + 1, this.length);
-    }
-    busyAt(index) {
-      return this.busy ? this.busy[index] : this.end[index] - this.start[index];
-    }
-    /** How much of a ns of an interval is busy: less than 1 where it stands for several spans. */
-    densityAt(index) {
-      return this.busy ? this.busy[index] / (this.end[index] - this.start[index] || 1) : 1;
-    }
-    addBusy(from, to) {
-      if (this.busy) return sumBetween(this.busy, from, to);
-      let sum = 0;
-      for (let index = from; index < to; index++) sum += this.end[index] - this.start[index];
-      return sum;
-    }
-  };
-  var uniteAll = (lists) => byPairs(lists, (one, other) => extended(new Intervals(one.length + other.length), one, other)) ?? new Intervals();
-  function extended(union, one, other) {
-    for (const side of ["start", "end"]) union[side] = roomy(union[side], union.length + one.length + other.length, union.length);
-    for (let i = 0, j = 0; i < one.length || j < other.length; ) {
-      if (j >= other.length || i < one.length && one.start[i] <= other.start[j]) union.cover(one.start[i], one.end[i++]);
-      else union.cover(other.start[j], other.end[j++]);
-    }
-    return union;
-  }
 
   // columns.js
   var SIGNED_COLUMNS = /* @__PURE__ */ new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"]);
@@ -307,24 +254,45 @@ var gpustreamlab = (() => {
   var ROW_COLUMNS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place"];
   var SUMMED_COLUMNS = ["count", "busy"];
   var MATCH_SPANS = 64;
-  var Row = class extends Intervals {
+  var Row = class {
     constructor(code) {
-      super(0);
       this.code = code;
+      this.length = 0;
+      this.start = new Float64Array(0);
+      this.end = new Float64Array(0);
       this.lane = -1;
       this.isPale = false;
       this.overlaps = false;
       this.slack = 0;
       this.edits = 0;
-      this.seen = { lane: 0, filter: 0, kinds: 0 };
+      this.seen = { filter: 0, kinds: 0 };
       for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0);
       this.hasWork = false;
       this.count = null;
+      this.busy = null;
+      this.busySums = new BlockSums(SUM_SPANS, (from, to) => this.addBusy(from, to));
       this.countSums = new BlockSums(SUM_SPANS, (i, j) => sumBetween(this.count, i, j));
       this.reaches = new Float64Array(0);
       this.reached = 0;
       this.matches = null;
       this.matchSums = new BlockSums(MATCH_SPANS, (i, j) => this.addMatches(i, j));
+    }
+    /** Busy time of the spans i to j, both included. */
+    busySum(i, j) {
+      return this.busySums.between(i, j + 1, this.length);
+    }
+    busyAt(index) {
+      return this.busy ? this.busy[index] : this.end[index] - this.start[index];
+    }
+    /** How much of a ns of a span is busy: less than 1 where it stands for several. */
+    densityAt(index) {
+      return this.busy ? this.busy[index] / (this.end[index] - this.start[index] || 1) : 1;
+    }
+    addBusy(from, to) {
+      if (this.busy) return sumBetween(this.busy, from, to);
+      let sum = 0;
+      for (let index = from; index < to; index++) sum += this.end[index] - this.start[index];
+      return sum;
     }
     countAt(index) {
       return this.count ? this.count[index] : 1;
@@ -1793,86 +1761,18 @@ var gpustreamlab = (() => {
     return row.code < code ? row.indexAt(time) : row.firstFrom(time) - 1;
   }
 
-  // unions.js
-  var busyUnions = /* @__PURE__ */ new WeakMap();
-  function unionsOf(store, tables) {
-    let unions = busyUnions.get(store);
-    if (!unions) busyUnions.set(store, unions = new BusyUnions(store));
-    unions.use(tables);
-    return unions;
+  // busy.js
+  function busyAround(store, tables, codes, time) {
+    const { isCounted, uncaptured } = countingOf(tables);
+    let end = -Infinity, next = Infinity;
+    for (const code of codes) {
+      const row = store.ownRow(code), ends = row.overlaps ? row.reach() : row.end, at = row.indexAt(time);
+      const counts = (index) => row.end[index] > row.start[index] && isCounted[row.kind[index]] && (!uncaptured || uncaptured(row.kind[index], row.start[index]));
+      for (let index = at; index >= 0 && ends[index] > end; index--) if (counts(index)) end = Math.max(end, row.end[index]);
+      for (let index = at + 1; index < row.length && row.start[index] < next; index++) if (counts(index)) next = row.start[index];
+    }
+    return { end, next };
   }
-  var BusyUnions = class {
-    constructor(store) {
-      Object.assign(this, { store, evictions: -1 });
-    }
-    /** Count the kinds of these tables from now on. */
-    use(tables) {
-      const counted = countedKey(tables);
-      if (this.counted !== counted || this.evictions !== this.store.evictions) this.reset(counted);
-      Object.assign(this, countingOf(tables));
-    }
-    /** Unions of the lanes on which something counted ran. */
-    lanes() {
-      this.updateLanes();
-      return [...this.laneUnions.values()];
-    }
-    /** The union of one lane, or null. */
-    lane(code) {
-      this.updateLanes();
-      return this.laneUnions.get(code) ?? null;
-    }
-    reset(counted) {
-      this.counted = counted;
-      this.evictions = this.store.evictions;
-      this.laneUnions = /* @__PURE__ */ new Map();
-      this.mixedRows = /* @__PURE__ */ new Set();
-      this.lanesVersion = -1;
-      for (const { seen } of this.store.rows) seen.lane = 0;
-    }
-    updateLanes() {
-      if (this.lanesVersion === this.store.version) return;
-      this.lanesVersion = this.store.version;
-      const fresh = /* @__PURE__ */ new Map();
-      for (const row of this.store.rows) if (row.lane >= 0 && row.seen.lane < row.length) pushTo(fresh, row.lane, row);
-      for (const [lane, rows] of fresh) this.updateLane(lane, rows);
-    }
-    updateLane(lane, rows) {
-      const known = this.laneUnions.get(lane), counted = rows.filter((row) => this.hasCounted(row));
-      if (counted.length === 1 && (!known || known === counted[0]) && this.isUnion(counted[0])) this.laneUnions.set(lane, counted[0]);
-      else if (counted.length) {
-        const isRow = known instanceof Row, union = known && !isRow ? known : new Intervals();
-        const parts = counted.filter((row) => row !== known).map((row) => this.countedIntervals(row, row.seen.lane));
-        if (isRow) parts.push(this.countedIntervals(known, 0));
-        union.add(uniteAll(parts));
-        this.laneUnions.set(lane, union);
-      }
-      for (const row of rows) row.seen.lane = row.length;
-    }
-    /** Whether any of the spans that were not seen yet counts. */
-    hasCounted(row) {
-      const { uncaptured } = this;
-      let count = 0;
-      for (let index = row.seen.lane; index < row.length; index++) {
-        count += this.isCounted[row.kind[index]] && (!uncaptured || uncaptured(row.kind[index], row.start[index])) ? 1 : 0;
-      }
-      if (count < row.length - row.seen.lane) this.mixedRows.add(row.code);
-      return count > 0;
-    }
-    /** A row whose spans all count, and do not overlap, is its lane's union: nothing more is stored. */
-    isUnion(row) {
-      return !row.overlaps && !row.slack && !this.mixedRows.has(row.code);
-    }
-    /** Union of the counted spans of a row from an index on. */
-    countedIntervals(row, from) {
-      const { isCounted, uncaptured } = this, { start, end, kind, length } = row;
-      const list = new Intervals(length - from);
-      for (let index = from; index < length; index++) {
-        if (end[index] === start[index] || !isCounted[kind[index]]) continue;
-        if (!uncaptured || uncaptured(kind[index], start[index])) list.cover(start[index], end[index]);
-      }
-      return list;
-    }
-  };
   function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
     const windows = (capture?.windows ?? []).map(([start, end], place, all) => place < all.length - 1 ? `${start}-${end}` : start);
     return `${counted.map(Number).join("")} ${onSms.map(Number).join("")} ${windows.join()}`;
@@ -1892,7 +1792,6 @@ var gpustreamlab = (() => {
       return place < 0 || time >= ends[place];
     };
   }
-  var pushTo = (map, key, value) => map.get(key)?.push(value) ?? map.set(key, [value]);
   function addCoverage(union, x0, x1, columns) {
     const { start, end, length } = union, n = columns.length, width = x1 - x0;
     const clipped = (index, left, right) => index < 0 ? 0 : Math.max(0, Math.min(end[index] - x0, right) - Math.max(start[index] - x0, left)) * union.densityAt(index);
@@ -2164,11 +2063,8 @@ var gpustreamlab = (() => {
     return lane === void 0 ? null : gapOf(view, lane, view.timeAt(px));
   }
   function gapOf(view, lane, time) {
-    const union = unionsOf(view.store, view.tables).lane(lane);
-    const next = union ? upperBound(union.start, time, 0, union.length) : 0;
-    if (!union || next === union.length) return null;
-    const start = next ? union.end[next - 1] : view.streamExtent().start;
-    return time > start ? { lane, start, end: union.start[next] } : null;
+    const { end, next } = busyAround(view.store, view.tables, view.laneRows[lane], time), start = end === -Infinity ? view.streamExtent().start : end;
+    return next < Infinity && time > start ? { lane, start, end: next } : null;
   }
   function addGaps(viewer) {
     const { view } = viewer;
@@ -2233,15 +2129,14 @@ var gpustreamlab = (() => {
     const isCut = reasons.findings.some(({ count, pieces }) => count > pieces.length && pieces.some((piece) => piece.lane === gap.lane));
     return isCut || view.why.more ? CUT : NOT_LISTED;
   }
-  function isAnyBusy({ store, tables }, { start, end }) {
-    return unionsOf(store, tables).lanes().some((union) => {
-      const next = upperBound(union.end, start, 0, union.length);
-      return next < union.length && union.start[next] < end;
+  function isAnyBusy({ store, tables, laneRows }, { start, end }) {
+    return laneRows.some((codes) => {
+      const busy = busyAround(store, tables, codes, start);
+      return busy.end > start || busy.next < end;
     });
   }
 
   // card.js
-  var SUM_SPANS2 = 8;
   var MOST_CELLS = 24e3;
   var MANY_SPANS = 2e4;
   var WIDER = 3;
@@ -2348,7 +2243,7 @@ var gpustreamlab = (() => {
       Object.assign(this, { row, kind, code, use, sms: [], isName: [] });
       this.place = code && partitions[code]?.sms || card?.sms || 1;
       this.isKind = kinds.map((one, place) => kind === "sms" ? Boolean(use.counting.isOnSms[place]) : one === "copy");
-      this.sums = new BlockSums(SUM_SPANS2, (from, to) => this.add(from, to));
+      this.sums = new BlockSums(SUM_SPANS, (from, to) => this.add(from, to));
     }
     get start() {
       return this.row.start;
@@ -2634,8 +2529,8 @@ var gpustreamlab = (() => {
 
   // paint_card.js
   var RUN_GAP = 2;
-  var SMS_LABEL_PX = 38;
   var SMS_LABEL_HIGH_PX = 12;
+  var LEAST_LABEL_PX = 14;
   var MOST_LABELLED = 24;
   var LEAST_LABELLED_PX = 8;
   function paintCard(ctx, painter) {
@@ -2713,7 +2608,7 @@ var gpustreamlab = (() => {
       setPen(ctx, BAR_INK, 11, "left", "bold");
       for (let from = 0, to; from < sms.length; from = to) {
         to = runEnd(sms, low, from);
-        if ((to - from) * px < SMS_LABEL_PX || sms[from] < 0.5) continue;
+        if ((to - from) * px < LEAST_LABEL_PX || sms[from] < 0.5) continue;
         const number = all(from), isHigh = sms[from] * scale >= SMS_LABEL_HIGH_PX, text = `${band?.letter ?? ""} ${formatCount(Math.round(number))}`.trim(), width = texts.width(ctx, text);
         if ((to - from) * px < width + 8 || Math.abs(number - written) < 0.5) continue;
         const until = from + Math.ceil((width + 8) / px), isTop = () => areas.every(([, , other]) => other.subarray(from, until).every((border, at) => border < high[from + at] + 0.01));
@@ -2882,16 +2777,16 @@ var gpustreamlab = (() => {
       if (place) paintDisc(ctx, x, y, px - 1.5, theme.paper);
       setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? px + 1.5 : px + 2.5, "center", "bold");
       ctx.fillText(sign, x, y + 0.5);
-      const isSmall = px < SIGN_PX, corner = isSmall ? [x + px + 6, y - px + 1] : [x, y - px - 4];
-      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, ...corner, view.frame.right, { fill: colour, ground: theme.paper });
+      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, { x, y, px }, view.frame.right, { fill: colour, ground: theme.paper });
     }
   }
-  function paintCount(ctx, text, x, y, right, { fill, ground }) {
+  function paintCount(ctx, text, { x, y, px }, right, { fill, ground }) {
     setPen(ctx, ground, 10, "left", "bold");
-    const width = ctx.measureText(text).width + 2, left = Math.min(x - width / 2, right - width);
-    ctx.fillRect(left, y - 5, width, 10);
+    const width = ctx.measureText(text).width + 2, isSmall = px < SIGN_PX, beside = x + px + 1.5;
+    const left = Math.min(isSmall ? beside : x - width / 2, right - width), middle = !isSmall ? y - px - 4 : left < beside ? y + px + 6 : y;
+    ctx.fillRect(left, middle - 5, width, 10);
     ctx.fillStyle = fill;
-    ctx.fillText(text, left + 1, y);
+    ctx.fillText(text, left + 1, middle);
   }
   function paintDisc(ctx, x, y, radius, colour) {
     ctx.beginPath();

@@ -1,9 +1,8 @@
 // What the card did: how many SMs its work can have had, and its copies, as exact means of columns of time.
 
-import { BlockSums, lowerBound } from "./arrays.js"
-import { addCoverage, countedKey, countingOf } from "./unions.js"
+import { BlockSums, lowerBound, SUM_SPANS } from "./arrays.js"
+import { addCoverage, countedKey, countingOf } from "./busy.js"
 
-const SUM_SPANS = 8 // A sum before every 8th: a byte a span.
 const MOST_CELLS = 24_000, MANY_SPANS = 20_000, WIDER = 3 // Rows times columns, and spans in view, beyond which columns are wider.
 const SIGNS = { in: /htod/i, out: /dtoh/i, peer: /ptop/i } // By which names of copies tell their way, as in draw/_card.py.
 const WAYS = Object.keys(SIGNS)

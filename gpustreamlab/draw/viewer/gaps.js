@@ -1,9 +1,8 @@
 // The empty places of a lane: for how long it was idle, what came next, and why.
 
-import { upperBound } from "./arrays.js"
 import { exactTime, factList, laneText, nameOf } from "./facts.js"
 import { makeButton, makeNode } from "./nodes.js"
-import { unionsOf } from "./unions.js"
+import { busyAround } from "./busy.js"
 import { linkList, spanLink, spanStartingAt } from "./waits.js"
 import { isTold, reasonsOf, showPiece } from "./why.js"
 import { signButton } from "./findings.js"
@@ -22,11 +21,8 @@ export function gapAt(view, px, py) {
 }
 
 function gapOf(view, lane, time) {
-  const union = unionsOf(view.store, view.tables).lane(lane)
-  const next = union ? upperBound(union.start, time, 0, union.length) : 0
-  if (!union || next === union.length) return null
-  const start = next ? union.end[next - 1] : view.streamExtent().start
-  return time > start ? { lane, start, end: union.start[next] } : null
+  const { end, next } = busyAround(view.store, view.tables, view.laneRows[lane], time), start = end === -Infinity ? view.streamExtent().start : end
+  return next < Infinity && time > start ? { lane, start, end: next } : null
 }
 
 /** Show the details of the gap that was clicked, until Esc. */
@@ -98,9 +94,9 @@ function noReason(view, reasons, gap) {
   return isCut || view.why.more ? CUT : NOT_LISTED
 }
 
-function isAnyBusy({ store, tables }, { start, end }) {
-  return unionsOf(store, tables).lanes().some(union => {
-    const next = upperBound(union.end, start, 0, union.length)
-    return next < union.length && union.start[next] < end
+function isAnyBusy({ store, tables, laneRows }, { start, end }) {
+  return laneRows.some(codes => {
+    const busy = busyAround(store, tables, codes, start)
+    return busy.end > start || busy.next < end
   })
 }

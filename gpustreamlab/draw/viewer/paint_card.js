@@ -9,7 +9,8 @@ import { Pixels } from "./pixels.js"
 import { formatCount } from "./units.js"
 
 const RUN_GAP = 2 // Columns.
-const SMS_LABEL_PX = 38, SMS_LABEL_HIGH_PX = 12 // An area of that size is labelled with its SMs.
+const SMS_LABEL_HIGH_PX = 12 // An area of that height has its number of SMs in it; a lower one above it.
+const LEAST_LABEL_PX = 14 // No number is narrower, with the space around it.
 const MOST_LABELLED = 24 // Of more areas none is.
 const LEAST_LABELLED_PX = 8
 
@@ -102,7 +103,7 @@ function labelSms(ctx, painter, areas, {left, right, bottom, top}, most) {
     setPen(ctx, BAR_INK, 11, "left", "bold")
     for (let from = 0, to; from < sms.length; from = to) {
       to = runEnd(sms, low, from)
-      if ((to - from) * px < SMS_LABEL_PX || sms[from] < 0.5) continue // Most of many columns.
+      if ((to - from) * px < LEAST_LABEL_PX || sms[from] < 0.5) continue // Most of many columns.
       const number = all(from), isHigh = sms[from] * scale >= SMS_LABEL_HIGH_PX, text = `${band?.letter ?? ""} ${formatCount(Math.round(number))}`.trim(), width = texts.width(ctx, text)
       if ((to - from) * px < width + 8 || Math.abs(number - written) < 0.5) continue
       const until = from + Math.ceil((width + 8) / px), isTop = () => areas.every(([, , other]) => other.subarray(from, until).every((border, at) => border < high[from + at] + 0.01))

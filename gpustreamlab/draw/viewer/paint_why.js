@@ -77,18 +77,18 @@ function paintEach(ctx, view, theme, signs) {
     if (place) paintDisc(ctx, x, y, px - 1.5, theme.paper) // Hollow: not the longest of its finding.
     setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? px + 1.5 : px + 2.5, "center", "bold")
     ctx.fillText(sign, x, y + 0.5)
-    const isSmall = px < SIGN_PX, corner = isSmall ? [x + px + 6, y - px + 1] : [x, y - px - 4]
-    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, ...corner, view.frame.right, { fill: colour, ground: theme.paper })
+    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, { x, y, px }, view.frame.right, { fill: colour, ground: theme.paper })
   }
 }
 
-/** How many more pieces a sign stands for: above it, so that no name is covered; beside it where it stands on its row's edge. */
-function paintCount(ctx, text, x, y, right, { fill, ground }) {
+/** How many more pieces a sign stands for: above it, so that no name is covered; beside a small one, which stands on its row's edge, or below. */
+function paintCount(ctx, text, { x, y, px }, right, { fill, ground }) {
   setPen(ctx, ground, 10, "left", "bold")
-  const width = ctx.measureText(text).width + 2, left = Math.min(x - width / 2, right - width)
-  ctx.fillRect(left, y - 5, width, 10) // A bar behind it may have a colour near its own.
+  const width = ctx.measureText(text).width + 2, isSmall = px < SIGN_PX, beside = x + px + 1.5
+  const left = Math.min(isSmall ? beside : x - width / 2, right - width), middle = !isSmall ? y - px - 4 : left < beside ? y + px + 6 : y
+  ctx.fillRect(left, middle - 5, width, 10) // A bar behind it may have a colour near its own.
   ctx.fillStyle = fill
-  ctx.fillText(text, left + 1, y)
+  ctx.fillText(text, left + 1, middle)
 }
 
 function paintDisc(ctx, x, y, radius, colour) {

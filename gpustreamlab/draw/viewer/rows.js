@@ -1,16 +1,18 @@
 // The spans of one row, in arrays by column, sorted by (start, end, place).
 
-import { BlockSums, grown, Intervals, lowerBound, roomFor, roomy, SUM_SPANS, sumBetween, upperBound } from "./arrays.js"
+import { BlockSums, grown, lowerBound, roomFor, roomy, SUM_SPANS, sumBetween, upperBound } from "./arrays.js"
 import { SIGNED_COLUMNS, SpanBatch, WORK_COLUMNS, WORK_DEFAULTS } from "./columns.js"
 
 const ROW_COLUMNS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place"]
 const SUMMED_COLUMNS = ["count", "busy"]
 const MATCH_SPANS = 64
 
-export class Row extends Intervals {
+export class Row {
   constructor(code) {
-    super(0)
     this.code = code
+    this.length = 0 // The arrays may be longer.
+    this.start = new Float64Array(0)
+    this.end = new Float64Array(0)
     this.lane = -1
     this.isPale = false // Ranges that stand back beside kernels.
     // Whether a span ends before one that started earlier: said by the tables, or seen.
@@ -20,17 +22,34 @@ export class Row extends Intervals {
     // Goes up where spans come in between or go: then more changed than what was appended.
     this.edits = 0
     // By reader: how many spans it has taken in. Less again where spans come in between or go.
-    this.seen = { lane: 0, filter: 0, kinds: 0 }
+    this.seen = { filter: 0, kinds: 0 }
     for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0)
     // Whether anything is known of device work: else its columns are not stored.
     this.hasWork = false
     // How many spans each stands for; null, as is `busy`, as long as no span stands for several.
     this.count = null
+    this.busy = null // Busy time where it is less than the length.
+    this.busySums = new BlockSums(SUM_SPANS, (from, to) => this.addBusy(from, to))
     this.countSums = new BlockSums(SUM_SPANS, (i, j) => sumBetween(this.count, i, j))
     this.reaches = new Float64Array(0)
     this.reached = 0
     this.matches = null // What was searched for last; its sums are of no other.
     this.matchSums = new BlockSums(MATCH_SPANS, (i, j) => this.addMatches(i, j))
+  }
+
+  /** Busy time of the spans i to j, both included. */
+  busySum(i, j) { return this.busySums.between(i, j + 1, this.length) }
+
+  busyAt(index) { return this.busy ? this.busy[index] : this.end[index] - this.start[index] }
+
+  /** How much of a ns of a span is busy: less than 1 where it stands for several. */
+  densityAt(index) { return this.busy ? this.busy[index] / (this.end[index] - this.start[index] || 1) : 1 }
+
+  addBusy(from, to) {
+    if (this.busy) return sumBetween(this.busy, from, to)
+    let sum = 0
+    for (let index = from; index < to; index++) sum += this.end[index] - this.start[index]
+    return sum
   }
 
   countAt(index) { return this.count ? this.count[index] : 1 }
