@@ -53,6 +53,7 @@ __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extensio
 
 _CELL_MAGICS = ("gpustream", "gpuprogram", "gpurecord")
 _MAGIC = ("%gpu", "%%gpu", "gpu")  # How lines begin that are completed
+DEFAULT_STREAMS = 4  # Over how many streams `%gpulab start --auto` spreads cells
 DEFAULT_VARIABLE = "lab"  # The variable that `%gpulab start` puts the session into
 Lab: TypeAlias = Session | Node | Cluster  # What magics work on
 
@@ -76,8 +77,13 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments is None:
             return None
         action = arguments.action or ("show" if self._open_sessions() or self._open_labs() else "start")
+        if action != "start" and (arguments.auto or (action != "auto" and (arguments.streams is not None or arguments.off))):
+            raise UsageError("%gpulab: --auto goes with start, --streams with start --auto or auto, and --off with auto")
         if action == "start":
             return self._start(arguments)
+        if action == "auto":
+            self._choose_streams(self._find_session(), arguments)
+            return None
         if action == "use":
             return self._use(arguments.variable or DEFAULT_VARIABLE)
         lab = self._find_lab() if arguments.variable is None else self._use(arguments.variable)
@@ -114,6 +120,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             stays = arguments.partition is None and not arguments.whole_card
             partition = ... if stays else arguments.partition
             stream = session.stream(arguments.stream, priority=arguments.priority, partition=partition)
+            self._cells.order(session, stream.name)
             for other in self._named_streams(session if node is None else node, arguments.after):
                 stream.wait(other)
             waits = arguments.sync or arguments.show or arguments.kernels
@@ -150,6 +157,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             if arguments.plan:
                 return plan
             note = first_run_note(plan)
+            self._cells.order(session, plan.streams[0])
             if not note:
                 self._show_program(plan, note, arguments)
         value = self._programs.run(plan)
@@ -186,7 +194,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     def _show_program(self, plan: Plan, note: str, arguments: Any) -> None:
         """Show a program's plan, and what was asked for beside it: behind its first run, in front of each other one."""
         __tracebackhide__ = True
-        show_plan(plan, note)
+        show_plan(plan, note, is_ordered=self._cells.auto is not None)
         if arguments.check:
             show_check(plan)
         if arguments.replay is not None:
@@ -327,6 +335,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             raise UsageError(
                 f"%gpulab: {variable} is open, with several GPUs. Close it first: {variable}.close(), or use --as NAME"
             )
+        if arguments.off or (arguments.streams is not None and not arguments.auto):
+            raise UsageError("%gpulab: --streams goes with start --auto, and --off with auto (see %gpulab -h)")
         with _usage_errors():
             session = Session(arguments.backend, device=arguments.device, capture=arguments.capture, host=not arguments.no_host)
         if _is_open(replaced):
@@ -334,7 +344,20 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             print(f"Closed: {replaced!r}")  # noqa: T201 - it was open until now
         self._chosen = session
         self.shell.push({variable: session})
+        if arguments.auto:
+            self._choose_streams(session, arguments)
         return session
+
+    def _choose_streams(self, session: Session, arguments: argparse.Namespace) -> None:
+        """Choose a stream for each cell from the next one on, or not any more."""
+        if arguments.off:
+            self._cells.stop_auto()
+            print("Cells run as they are.")  # noqa: T201 - a magic's answer
+            return
+        with _usage_errors():
+            self._cells.start_auto(session, DEFAULT_STREAMS if arguments.streams is None else arguments.streams)
+        assert self._cells.auto is not None  # noqa: S101 - for the type checker
+        print(f"From the next cell on, each runs on a stream chosen for it, one of {self._cells.auto.count}.")  # noqa: T201
 
     def _open_labs(self) -> dict[str, Lab]:
         """Return what is open in the notebook's variables, once each; those of IPython itself (``_3``, ``Out``) do not count.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from operator import itemgetter
@@ -20,15 +19,16 @@ from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_ro
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import picture_html
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Edges, Marker, Trace
+from gpustreamlab.notebook.auto import AutoCell, CellStreams, CellText, read_cell
+from gpustreamlab.notebook.cells import awaits_at_top_level
 from gpustreamlab.programs._calls import globals_of
-from gpustreamlab.programs._source import first_uses, names_of, short_text
+from gpustreamlab.programs._source import short_text
 from gpustreamlab.typing import CaptureTier, EdgeKind, MarkerKind, SpanKind
 
-__all__ = ["CellGraph", "CellLog", "CellNode", "CellRecord", "make_cell_graph", "read_cell"]
+__all__ = ["CellGraph", "CellLog", "CellNode", "CellRecord", "make_cell_graph"]
 
 KEPT_CELLS = 10_000  # How many runs of cells are kept; as many as there are marks on a timeline
 _OUTPUT = re.compile(r"_(\d+)")
-_AROUND = frozenset({"time", "capture", "gpustream", "gpuprogram", "gpurecord"})  # Magics that run their body as it stands
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,64 +41,13 @@ class CellRecord:
     reads: dict[int, frozenset[str]] = field(default_factory=dict)
     """Variables that it read of earlier cells, by the number of the cell that bound them."""
     writes: frozenset[str] = frozenset()  # Variables that it bound, or into which it stored
+    waits: frozenset[int] = frozenset()  # Numbers of the cells for whose ends its streams were made to wait
+    barrier: str = ""  # What it does of which nothing can be known; empty where all is
     is_failed: bool = False  # Whether it ended in an exception
 
 
-def read_cell(source: str) -> tuple[set[str], set[str]]:
-    """Read a cell as IPython runs it, its magics turned into calls; those that run their body, too.
-
-    Returns the names that it looks up before it has bound them, and those that it binds or into whose elements it stores.
-
-    Examples
-    --------
-    >>> reads, writes = read_cell("y = x @ x; z = f(y, w); u[0] = 1")
-    >>> sorted(reads), sorted(writes)
-    (['f', 'u', 'w', 'x'], ['u', 'y', 'z'])
-    """
-    reads, writes, bound = set[str](), set[str](), set[str]()
-    for node in _statements(ast.parse(source)):
-        own_reads, own_writes = names_of(node)
-        needs, binds = first_uses(node, (own_reads, own_writes))
-        stores = (one for one in ast.walk(node) if isinstance(one, (ast.Subscript, ast.Attribute)))
-        reads |= needs - bound
-        writes |= own_writes | {root for one in stores if not isinstance(one.ctx, ast.Load) and (root := _root_of(one))}
-        bound |= binds
-    return reads, writes
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield the statements of a cell but for its magics, and then those that magics run as they stand."""
-    yield from (node for node in tree.body if not (isinstance(node, ast.Expr) and _magic_of(node.value)[0]))
-    for node in ast.walk(tree):
-        name, text = _magic_of(node)
-        if name in _AROUND:
-            yield from _statements(ast.parse(_transformed(text)))
-
-
-def _magic_of(node: ast.AST) -> tuple[str, str]:
-    """Return the name of the magic that a call runs, and its text; empty texts for another call."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython"))), args=arguments):
-            texts = [str(one.value) if isinstance(one, ast.Constant) else "" for one in arguments] or [""]
-            return texts[0], texts[-1]
-    return "", ""
-
-
-def _transformed(text: str) -> str:
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    return text if shell is None else str(shell.transform_cell(text))
-
-
-def _root_of(node: ast.expr) -> str:
-    while isinstance(node, (ast.Subscript, ast.Attribute)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 class CellLog:
-    """Records the cells that a shell runs."""
+    """Records the cells that a shell runs, and runs them on streams where that was asked for."""
 
     def __init__(self, shell: Any, find_sessions: Callable[[], Sequence[Any]]) -> None:
         self._shell = shell
@@ -106,9 +55,13 @@ class CellLog:
         self._since: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         """The number of the first cell that each session was open for."""
         self.cells: list[CellRecord] = []  # The runs, in their order
+        self.auto: CellStreams | None = None  # What chooses streams for cells; None where they run as they are
         self._depth = 0
         self._running: CellRecord | None = None
+        self._auto_cell: AutoCell | None = None
+        self._is_awaiting = False
         self._writer: dict[str, int] = {}  # The number of the cell that bound each variable last
+        self._number_of: dict[int, int] = {}  # Numbers of cells by their turns
 
     def register(self) -> None:
         """Be called by the shell from now on."""
@@ -119,6 +72,25 @@ class CellLog:
         """Return the runs of cells since a session was made: those before it are of others."""
         since = self._since.get(session)
         return [] if since is None else [record for record in self.cells if record.number >= since]
+
+    def start_auto(self, session: Any, count: int) -> None:
+        """Choose a stream for each cell from the next one on."""
+        started = CellStreams(session, self._shell.user_ns, count)
+        self.stop_auto()
+        self.auto = started
+
+    def stop_auto(self) -> None:
+        """Let cells run as they are again."""
+        if self.auto is not None:
+            self.auto.wait_on_host()  # later cells have no stream selected, and wait for none
+            self.auto.close()
+        self.auto = self._auto_cell = None
+        self._number_of.clear()
+
+    def order(self, session: Any, name: str) -> None:
+        """Let a stream that a cell's magic chose wait for what the cell has to be behind."""
+        if self.auto is not None and self._auto_cell is not None and self.auto.session is session:
+            self.auto.order(self._auto_cell, name)
 
     def _begin(self, info: Any) -> None:
         self._depth += 1
@@ -131,33 +103,68 @@ class CellLog:
         if not sessions:
             return
         try:
-            reads, writes = read_cell(self._shell.transform_cell(info.raw_cell))
+            source = self._shell.transform_cell(info.raw_cell)
+            text = read_cell(source)
         except (SyntaxError, ValueError):
             return  # it does not run
-        if reads or writes:  # else it is nothing but magics
-            self._running = CellRecord(
-                number=number,
-                key=getattr(info, "cell_id", None) or info.raw_cell.strip(),
-                text=info.raw_cell,
-                reads=self._writers_of(reads),
-                writes=frozenset(writes),
-            )
+        if text.is_idle:
+            return
+        record = CellRecord(number=number, key=getattr(info, "cell_id", None) or info.raw_cell.strip(), text=info.raw_cell)
+        record.reads = self._read(text)
+        record.writes = frozenset(text.writes)
+        record.barrier = text.unknown
+        self._running = record
+        if self.auto is not None:
+            self._place(record, text, is_awaiting=awaits_at_top_level(self._shell, info.raw_cell))
+
+    def _place(self, record: CellRecord, text: CellText, *, is_awaiting: bool) -> None:
+        """Put a cell on the stream that is chosen for it."""
+        auto = self.auto
+        assert auto is not None  # noqa: S101 - for the type checker
+        if auto.session.state != "open":
+            self.stop_auto()
+            return
+        if is_awaiting:  # other tasks run between its steps: a selection would be theirs, too
+            self._is_awaiting = True
+            auto.wait_on_host()
+            return
+        try:
+            cell = self._auto_cell = auto.begin(text, f"In [{record.number}]")
+        except Exception:
+            auto.wait_on_host()  # it runs with no stream selected
+            raise
+        self._number_of[cell.turn] = record.number
+        self._number_of.pop(cell.turn - KEPT_CELLS, None)
+        record.barrier = cell.found.unknown
 
     def _end(self, result: Any) -> None:
         self._depth = max(self._depth - 1, 0)
-        if self._depth or self._running is None:
+        if self._depth:
             return
         record, self._running = self._running, None
-        record.is_failed = bool(getattr(result, "error_in_exec", None) or getattr(result, "error_before_exec", None))
-        self.cells.append(record)
-        del self.cells[:-KEPT_CELLS]
-        self._writer |= dict.fromkeys(record.writes, record.number)
+        cell, self._auto_cell = self._auto_cell, None
+        error = getattr(result, "error_in_exec", None) or getattr(result, "error_before_exec", None)
+        try:
+            if self.auto is not None and cell is not None:
+                self.auto.end(cell, error)
+            elif self.auto is not None and self._is_awaiting:
+                self.auto.wait_on_host()
+        finally:
+            self._is_awaiting = False
+            if record is not None:
+                if cell is not None:
+                    known = self._number_of
+                    record.waits = frozenset(known[mark.turn] for mark in cell.waits if mark.turn in known)
+                record.is_failed = error is not None
+                self.cells.append(record)
+                del self.cells[:-KEPT_CELLS]
+                self._writer |= dict.fromkeys(record.writes, record.number)
 
-    def _writers_of(self, reads: set[str]) -> dict[int, frozenset[str]]:
+    def _read(self, text: CellText) -> dict[int, frozenset[str]]:
         """Return which variables a cell reads, by the cells that bound them."""
         values: Mapping[str, object] = self._shell.user_ns
-        names = set(reads)
-        for name in reads:
+        names = set(text.reads)
+        for name in text.reads:
             value = values.get(name)
             if isinstance(value, types.FunctionType):
                 names |= globals_of(value, values)
@@ -176,7 +183,7 @@ def _is_tool(value: object) -> bool:
 
 
 LISTED_CELLS = 60  # How many cells the table has
-LISTED_NOTES = 10  # How many cells are told of that are out of date
+LISTED_NOTES = 10  # How many cells are told of that are out of date, and of that do something unknown
 READS_LENGTH = 18  # How long the text may be of what a cell reads
 _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
 
@@ -192,8 +199,10 @@ class CellNode:
     end_ns: int  # When its work ended
     busy_ns: int  # For how long any of its work ran on the device
     reads: Mapping[int, frozenset[str]]  # Variables that it read of earlier cells, by the number of that cell's last run
-    is_critical: bool  # Whether it is of the longest chain of cells that read each other
+    waits: frozenset[int]  # Numbers of the cells for whose ends its streams were made to wait
+    is_critical: bool  # Whether it is of the longest chain of cells that read each other or wait
     outdated: str  # Why its results are out of date; empty where they are not
+    barrier: str  # What it does of which nothing can be known; empty where all is
     is_failed: bool  # Whether it ended in an exception
     is_running: bool  # Whether work of it had not ended yet: its times are those of what had, or of its launch
 
@@ -228,18 +237,23 @@ class CellGraph(Reported):
         return "; ".join(parts)
 
     def _report(self) -> Report:
-        rows = [["cell", "", "stream", "time", "reads", "state"]]
+        rows = [["cell", "", "stream", "time", "reads", "waits for", "state"]]
         rows += [_row(cell) for cell in self.cells[:LISTED_CELLS]]
-        rows += more_row(len(self.cells) - LISTED_CELLS, 6, "more")
+        rows += more_row(len(self.cells) - LISTED_CELLS, 7, "more")
         table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(1,))
         return Report(title="Cells:", line=self._line(), tables=(table,), notes=self.notes)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is out of date and why, and what the figures mean."""
+        """What is out of date and why, what could not be known, and what the figures mean."""
         outdated = [f"In [{cell.number}] is out of date: {cell.outdated}." for cell in self.cells if cell.outdated]
-        more = len(outdated) - LISTED_NOTES
-        notes = [*outdated[:LISTED_NOTES], *([f"So it is with {more} more cells."] if more > 0 else [])]
+        unknown = [
+            f"In [{cell.number}] {cell.barrier}: what it reads and changes is not known." for cell in self.cells if cell.barrier
+        ]
+        notes = []
+        for told in (outdated, unknown):
+            notes += told[:LISTED_NOTES]
+            notes += [f"So it is with {len(told) - LISTED_NOTES} more cells."] if len(told) > LISTED_NOTES else []
         notes.append(
             "Time: for how long any work of the cell ran on the device. What a cell reads is told by the names of variables."
         )
@@ -259,6 +273,7 @@ def _row(cell: CellNode) -> list[str]:
         ", ".join(cell.streams) or "host",
         format_ns(cell.busy_ns) if cell.start_ns >= 0 and (cell.busy_ns or not cell.is_running) else "",
         _reads_text(cell.reads),
+        ", ".join(f"In [{number}]" for number in sorted(cell.waits)) if not cell.barrier else "all",
         _state(cell),
     ]
 
@@ -295,8 +310,11 @@ def make_cell_graph(records: Sequence[CellRecord], trace: Trace, running: Sequen
         if why:
             outdated[record.number] = why
     reads = {record.number: _last_runs(record.reads, by_number, newest) for record in shown}
+    waits = {
+        record.number: frozenset(_last_runs(dict.fromkeys(record.waits, frozenset()), by_number, newest)) for record in shown
+    }
     busy = {record.number: works[record.number].busy_ns if record.number in works else 0 for record in shown}
-    critical, critical_ns = _longest_chain(reads, busy)
+    critical, critical_ns = _longest_chain({number: {*reads[number], *waits[number]} for number in reads}, busy)
     cells = []
     for record in shown:
         work = works.get(record.number)
@@ -309,8 +327,10 @@ def make_cell_graph(records: Sequence[CellRecord], trace: Trace, running: Sequen
                 end_ns=-1 if work is None else work.end_ns,
                 busy_ns=busy[record.number],
                 reads=reads[record.number],
+                waits=waits[record.number],
                 is_critical=record.number in critical,
                 outdated=outdated.get(record.number, ""),
+                barrier=record.barrier,
                 is_failed=record.is_failed,
                 is_running=work is not None and work.is_running,
             )
@@ -330,7 +350,7 @@ def _cell_trace(cells: Sequence[CellNode], trace: Trace) -> Trace:
     edges = [
         (first[other], first[cell.number])
         for cell in done
-        for other in sorted(cell.reads)
+        for other in sorted({*cell.reads, *cell.waits})
         if other in first and other < cell.number and rows[first[other]][1] not in cell.streams
     ]
     start_ns, end_ns = (np.array([getattr(cell, name) for cell, _ in rows], np.int64) for name in ("start_ns", "end_ns"))
@@ -392,7 +412,7 @@ def _last_runs(
     return found
 
 
-def _longest_chain(behind: Mapping[int, Collection[int]], busy_ns: Mapping[int, int]) -> tuple[set[int], int]:
+def _longest_chain(behind: Mapping[int, set[int]], busy_ns: Mapping[int, int]) -> tuple[set[int], int]:
     """Return the cells of the chain that kept the device busy for longest, and for how long."""
     until: dict[int, int] = {}
     before: dict[int, int] = {}

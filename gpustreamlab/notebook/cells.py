@@ -247,11 +247,15 @@ class ProgramCells:
                 variables.pop(name, None)
 
 
-def show_plan(plan: Plan, note: str) -> None:
+def show_plan(plan: Plan, note: str, *, is_ordered: bool) -> None:
     """Show a plan: its picture, and its line; a note, and what a later cell does first that reads results."""
-    home = plan.streams[0]
-    reads = f"Results are on stream {home!r}: a plain cell that reads them calls lab.stream({home!r}).synchronize() first."
-    shown = "\n".join(filter(None, (note, reads)))
+    home, notes = plan.streams[0], [note]
+    if not is_ordered:
+        notes.append(
+            f"Results are on stream {home!r}: a plain cell that reads them calls lab.stream({home!r}).synchronize() first; "
+            "with %gpulab auto cells wait by themselves."
+        )
+    shown = "\n".join(filter(None, notes))
     display({"text/plain": f"{plan!r}\n{shown}".rstrip(), "text/html": plan.overview(shown)}, raw=True)
 
 

@@ -116,9 +116,9 @@ def gpulab_parser() -> MagicParser:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=("start", "show", "status", "use", "close", "stop"),
+        choices=("start", "show", "status", "use", "auto", "close", "stop"),
         help="default: show the session, or start one if there is none; use: let the magics work on the one in --as; "
-        "status, stop: the same as show, close",
+        "auto: run each cell on a stream chosen for it, from the next one on; status, stop: the same as show, close",
     )
     parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
     parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")
@@ -130,7 +130,12 @@ def gpulab_parser() -> MagicParser:
     )
     parser.add_argument("--no-host", action="store_true", help="leave out the calls of the host that enqueue the kernels")
     parser.add_argument("--as", dest="variable", help="variable of the session (default: lab)")
-    parser.advice = "Options are words with dashes: %gpulab start --backend sim, %gpulab use --as lab2"
+    parser.add_argument("--auto", action="store_true", help="start, then the same as auto")
+    parser.add_argument(
+        "--streams", type=int, metavar="N", help="over how many streams cells are spread, at most 32 (default: 4)"
+    )
+    parser.add_argument("--off", action="store_true", help="with auto: let cells run as they are again")
+    parser.advice = "Options are words with dashes: %gpulab start --backend sim, %gpulab auto --off, %gpulab use --as lab2"
     return parser
 
 
