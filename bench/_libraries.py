@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpustreamlab import Session
-from gpustreamlab.engines import quadrants_stream
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.workloads import raw_kernel
 
@@ -153,7 +152,7 @@ def _quadrants(lab: Session) -> Call:
         for i in x:
             x[i] *= 1.5
 
-    return lambda lane: scale_quadrants(qd_stream=quadrants_stream(lane))
+    return lambda lane: scale_quadrants(qd_stream=qd.lang.stream.Stream(lane.handle))
 
 
 def _jax(lab: Session) -> Call:
