@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from gpustreamlab import Session
 from gpustreamlab.streams.stream import Stream
-from gpustreamlab.workloads import raw_kernel
 
 Call = Callable[[Stream], object]
 """Enqueues one call of a library; the lane is selected, and only what takes a stream by argument reads it."""
@@ -106,8 +105,8 @@ def _cupy_fft(lab: Session) -> Call:
 
 
 def _raw_kernel(lab: Session) -> Call:
-    x, kernel = lab.xp.ones(SIZE, "float32"), raw_kernel(lab, SCALE, "scale_raw")
-    return lambda lane: kernel(SIZE // 256, 256, (x, lab.xp.int32(SIZE)))
+    x, kernel = lab.xp.ones(SIZE, "float32"), lab.xp.RawKernel(SCALE, "scale_raw")
+    return lambda lane: kernel((SIZE // 256,), (256,), (x, lab.xp.int32(SIZE)))
 
 
 def _numba(lab: Session) -> Call:
@@ -173,7 +172,7 @@ LIBRARIES = (
     Library("CuPy", "elementwise", "cupy", _cupy_elementwise),
     Library("CuPy", "matmul", "cupy", _cupy_matmul),
     Library("CuPy", "fft", "cupy", _cupy_fft),
-    Library("CuPy", "raw_kernel", "cupy", _raw_kernel),
+    Library("CuPy", "RawKernel", "cupy", _raw_kernel),
     Library("Numba-CUDA", "kernel", "numba", _numba),
     Library("cuda.core", "launch(stream.core, ...)", "cuda.core", _cuda_core),
     Library("Quadrants", "kernel(..., qd_stream=...)", "quadrants", _quadrants),

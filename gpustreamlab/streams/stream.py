@@ -48,8 +48,7 @@ class Stream(ProcessBound):
     `synchronize` and `close`. Any library that reads ``__cuda_stream__`` (CuPy, torch, cuda.core, ...) takes it as its own.
 
     A stream that moves to other SMs becomes another ``cudaStream_t``: ask for the handle when you need it. One that was given
-    out before goes on working where it was, and stays valid until the stream is closed or its green context makes room for
-    others (``Session(context_limit=...)``).
+    out before goes on working where it was, and stays valid until the stream is closed.
     """
 
     def __init__(self, name: str, place: RecordedLane, parts: StreamParts) -> None:
@@ -355,15 +354,6 @@ class Stream(ProcessBound):
         with self._scratch.lock:
             self._backend_stream = place.stream
         self._recorder.show_lane(place)
-
-    def _leave_place(self, spec: ContextSpec) -> None:
-        """Destroy the backend's stream of a place in which it does not work any more."""
-        if spec not in self._places:
-            return  # without its lock, which is held while somebody closes it
-        with self._life:
-            place = self._places.get(spec)
-            if place is not None:
-                self._close_place(place)
 
     def _close_place(self, place: RecordedLane) -> None:
         # An interrupt of these comes through: work may still run there, so all stays as it is for the next call.
