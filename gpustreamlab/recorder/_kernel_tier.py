@@ -110,7 +110,7 @@ class KernelTier:
         self._in_flight = in_flight
         self._on_loss = on_loss
         self._reader = reader
-        reader.lanes_of = in_flight.lanes_of
+        reader.lanes_of = lambda number: in_flight.facts_of(number)[0]
         self._threads = reader.threads
         self._stacks = StackSampler(backend.glance_ns)
         # Held while a batch is taken and stored, so that batches are stored in their order.
@@ -246,13 +246,6 @@ class KernelTier:
             self._take_rest()
             self._forget_source()
 
-    def abandon(self) -> None:
-        """Forget the source without a word to it: it is of the process that this one was forked from."""
-        self._source = None
-        self._is_taking = False
-        self._stacks.abandon()
-        self.windows.close(0)
-
     def note_stream(self, recorded: RecordedLane) -> None:
         """Note where the records' stream belongs from now on. What goes wrong is logged: it must not stop the user's work."""
         source = self._source
@@ -346,7 +339,7 @@ class KernelTier:
     def _hand_on(self, activities: Activities, take: TakeSteps) -> None:
         """Hand on what hazards are found from, with the names of the ranges around."""
         thread = np.array([step.thread for step in activities.steps], np.int64)
-        codes = self._in_flight.names_of(self._find_ranges(thread, activities.step_host_ns))
+        _, codes = self._in_flight.facts_of(self._find_ranges(thread, activities.step_host_ns))
         take(activities.steps, self._reader.texts_of(codes), activities.step_host_ns.tolist())
 
     def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
@@ -479,10 +472,6 @@ class StackSampler:
         updater, self._updater = self._updater, None
         if updater is not None:
             updater.stop()
-
-    def abandon(self) -> None:
-        """Forget the thread: in a forked child it is not there."""
-        self._updater = None
 
     def look(self) -> None:
         """Note where every thread stands but the one that asks."""

@@ -93,9 +93,8 @@ class RecordedLane:
     """True once another one has taken its place; what is selected or waiting here still comes to its end."""
     last_number: int = -1  # Number of the range opened last, or -1
     incoming: list[int] = field(default_factory=list)  # Numbers of ranges that the next range of this lane waits for
-    writers: list[LaneWriter] = field(default_factory=list)  # One for each thread that has ranges here
-    handed_over: list[tuple[FinishedRange, int]] = field(default_factory=list)
-    """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
+    writers: list[LaneWriter | HandedOver] = field(default_factory=list)
+    """One for each thread that has ranges here, and for each closed range that any thread could end."""
     started: weakref.WeakSet[OpenRange] = field(default_factory=weakref.WeakSet)
     """Ranges that any thread may end, and none has. Changed and read under the recorder's lock."""
 
@@ -128,8 +127,7 @@ class RecordedLane:
 
     def queues(self) -> list[tuple[tuple[FinishedRange, ...], int]]:
         """Return the closed ranges that wait: together what the stream ends in order, with its thread; -1 for any thread."""
-        queues = [(tuple(writer.finished), writer.ident) for writer in tuple(self.writers)]
-        return queues + [((row,), -1) for row, _ in tuple(self.handed_over)]
+        return [(tuple(writer.finished), writer.ident) for writer in tuple(self.writers)]
 
     def take_over(self, before: RecordedLane) -> None:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""
@@ -219,6 +217,19 @@ class LaneWriter:
             return self.ranges[name]
         except KeyError:
             return self.recorder.make_range(self, name)
+
+
+class HandedOver:
+    """Stands for a thread's writer where any thread could end a range, which is in no order with others of the stream."""
+
+    __slots__ = ("finished", "thread")
+    ident: Final = -1  # Of no thread
+
+    def __init__(self, row: FinishedRange, thread: int) -> None:
+        self.finished, self.thread = [row], thread
+
+    def owner(self) -> None:
+        """Tell that no thread's state is waited for."""
 
 
 class Range:
