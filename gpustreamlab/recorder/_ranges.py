@@ -17,8 +17,9 @@ is made once for each name and used again; what is open stands on the thread's s
 #   kernels are recorded a range puts nothing on its stream, and lasts as long as the work inside it.
 # - Two stacks, one of selections and one of ranges. Each exit then had to find out what lay above it on the other one. Now
 #   there is one, which holds both in the order of their entering.
-# - Counting references, to find out whether a block had ended without its exit. An exit out of turn now takes only itself
-#   away: its entry becomes `LEFT`, and no entry below a selection changes its place.
+# - Counting references, to find out whether a block had ended without its exit. An exit out of turn now takes its own entry
+#   away, wherever that stands.
+# - A note on the stack for what was left out of turn, so that no entry changes its place. Entries are found by their owners.
 # - Letting another thread leave a range. Its rows would not be in the order of the stream any more, or need a lock. A range is
 #   left in its own thread, so a `LaneWriter` takes none; what begins in one thread and ends in another is an `OpenRange`.
 #
@@ -59,7 +60,7 @@ FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int, int]
 (host ns), its number, its parent's number or -1, and when it was closed (host ns). A plain tuple: a named one takes 0.3 us."""
 
 Entry: TypeAlias = tuple[tuple[Any, Any], int, int, Any]
-"""An entry of a thread's stack: a `Range`, a selection, `STEP` or `LEFT` stands last.
+"""An entry of a thread's stack: a `Range`, a selection or `STEP` stands last.
 
 Of a range: its pair of events, when it was queued (host ns), and its number. What is no range has the time and the number of
 the range below it, so that the parent of a range is the number of the entry below."""
@@ -72,7 +73,6 @@ CAPTURED: tuple[None, Any] = (None, object())
 NOTHING_OPEN: Entry = (NO_EVENTS, 0, -1, None)  # What lies below the outermost entry, so that every range has one below it
 
 STEP: Final = object()  # Stands on the stack below what one step of a task enters
-LEFT: Final = object()  # Stands for what was left while later entries stay: no entry changes its place
 
 COLLECT_EVERY = 4_096  # Closed ranges after which finished ones are collected in passing, so that their events are used again
 
@@ -149,14 +149,13 @@ class RecordedLane:
 class ThreadState:
     """Open ranges and selections of one thread."""
 
-    __slots__ = ("__weakref__", "cell_depth", "ident", "left_count", "name", "stack", "thread", "watch", "writer", "writers")
+    __slots__ = ("__weakref__", "cell_depth", "ident", "name", "stack", "thread", "watch", "writer", "writers")
 
     def __init__(self, threads: Threads) -> None:
         self.ident = threading.get_ident() & 0xFFFF_FFFF  # The thread as activities number it
         self.name = cut_text(threading.current_thread().name)  # Its name
         self.thread = threads.code(self.ident, self.name)  # Its code
         self.stack: list[Entry] = [NOTHING_OPEN]  # `NOTHING_OPEN`, then selections and ranges in the order of their entering
-        self.left_count = 0  # How many of them were left while later ones stay
         self.cell_depth = 1  # How high the stack was as the notebook's cell began
         self.writer: LaneWriter | None = None  # Writer of the selected lane
         self.writers: dict[RecordedLane, LaneWriter] = {}  # Writers by lane
@@ -182,15 +181,19 @@ class ThreadState:
         owners = [entry[3] for entry in tuple(self.stack)]
         return any(owner.lane.index == index for owner in owners if hasattr(owner, "lane"))
 
-    def mark_left(self, place: int, events: tuple[Any, Any] = NO_EVENTS) -> None:
-        """Let `LEFT` stand for an entry, and with it what is still to be done for it."""
+    def place_of(self, owner: object) -> int:
+        """Return where the innermost entry of an owner stands; 0 where there is none."""
+        return next((place for place in range(len(self.stack) - 1, 0, -1) if self.stack[place][3] is owner), 0)
+
+    def take_out(self, place: int) -> None:
+        """Take an entry away from below others, which stay."""
         _, queued_host_ns, number, _ = self.stack[place - 1]
-        self.stack[place] = (events, queued_host_ns, number, LEFT)
-        self.left_count += 1
-        for later, (own_events, _, _, owner) in enumerate(self.stack[place + 1 :], place + 1):
+        del self.stack[place]
+        self.cell_depth -= place < self.cell_depth
+        for later, (events, _, _, owner) in enumerate(self.stack[place:], place):
             if isinstance(owner, Range):
                 break
-            self.stack[later] = (own_events, queued_host_ns, number, owner)
+            self.stack[later] = (events, queued_host_ns, number, owner)
 
 
 class LaneWriter:
@@ -400,12 +403,11 @@ class Range:
         if self._writer.owner() is not state:
             self._refuse_to_leave(error, "in a thread that did not enter it")
             return False
-        stack = state.stack
-        place = next((place for place in range(len(stack) - 1, 0, -1) if stack[place][3] is self), 0)
+        place = state.place_of(self)
         if not place:
             self._refuse_to_leave(error)
             return False
-        later = [entry[3] for entry in stack[place + 1 :]]
+        later = [entry[3] for entry in state.stack[place + 1 :]]
         if isinstance(error, KeyboardInterrupt) and all(isinstance(opened, Range) for opened in later):
             for opened in reversed(later):
                 opened.drop()
@@ -431,10 +433,7 @@ class Range:
                 self.__exit__(None, error, None)
             finally:
                 writer.stack = stack
-                if all(isinstance(entry[3], Range) for entry in stack[place + 1 :]):
-                    del stack[place]  # nothing but a selection or a step knows its place
-                else:
-                    state.mark_left(place)
+                state.take_out(place)
 
     def _refuse_to_leave(self, error: BaseException | None, how: str = "twice, or after a range around it") -> None:
         lane = self._writer.lane
