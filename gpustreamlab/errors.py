@@ -182,12 +182,14 @@ class InvalidNameError(GPUStreamLabError, ValueError):
     """A name that cannot be used for a stream."""
 
 
-class StreamNotFoundError(GPUStreamLabError, KeyError):
-    """No stream of the session, or of the trace, has this name."""
-
+class _NotFoundError(GPUStreamLabError, KeyError):
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which would hide the line breaks of a message.
         return str(self.args[0])
+
+
+class StreamNotFoundError(_NotFoundError):
+    """No stream of the session, or of the trace, has this name."""
 
 
 class StreamExistsError(GPUStreamLabError, ValueError):
@@ -215,12 +217,8 @@ class PartitionUnavailableError(PartitionError, RuntimeError):
     """The device or its driver cannot partition SMs, or lacks the feature that was asked for."""
 
 
-class PartitionNotFoundError(GPUStreamLabError, KeyError):
+class PartitionNotFoundError(_NotFoundError):
     """The layout has no partition of this name."""
-
-    def __str__(self) -> str:
-        # KeyError shows the repr of its argument, which would hide the line breaks of a message.
-        return str(self.args[0])
 
 
 class AdapterWarning(UserWarning):

@@ -296,7 +296,7 @@ class KernelTier:
             self.edit_count += 1
 
     def name_graph(self, graph: int, labels: Sequence[tuple[int, str]]) -> None:
-        """Name the parts of a graph, see `Recorder.name_graph`."""
+        """Name the parts of a CUDA graph: in the trace, each launch of it has a row for each of them."""
         with self._lock:
             self._reader.labels.name(graph, labels)
 

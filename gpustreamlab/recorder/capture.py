@@ -264,7 +264,7 @@ class CaptureControl:
                 self._recorder.collect()
             source = self._source
             if source is None or source.keep_up():
-                self._recorder.collect_work()
+                self._recorder.kernels.take(is_complete=False)
         if self._is_lingering and not self._recorder.kernels.is_on:
             self._recorder.kernels.finish_when_quiet(QUIET_NS)
         return self._recorder.kernels.is_on or self._is_lingering

@@ -14,7 +14,7 @@ from gpustreamlab.errors import BackendUnavailableError, OptionError
 from gpustreamlab.run._preflight import why_no_gpu
 from gpustreamlab.run._program import Program, end_of, join_threads
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
-from gpustreamlab.run._written import chosen_files, say, shown, write_traces
+from gpustreamlab.run._written import add_file_options, chosen_files, say, shown, write_traces
 
 RANGES = ("torch",)
 
@@ -29,9 +29,7 @@ def add_run_parser(commands: Any) -> None:
         "has the timeline. Options stand before the program; all behind it is the program's.",
         usage="gpustreamlab run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json, run.pftrace, ...")
-    parser.add_argument("--page", metavar="NAME.html", help="the page; by default the program's name, in this folder")
-    parser.add_argument("--force", action="store_true", help="replace these files where they exist")
+    add_file_options(parser)
     parser.add_argument(
         "--backend",
         choices=BACKEND_NAMES,
@@ -55,7 +53,6 @@ def add_run_parser(commands: Any) -> None:
         metavar="MB",
         help="size of the file that is kept while it runs (default: %(default)s); older spans make room",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as for python -m")
     parser.add_argument("program", metavar="SCRIPT | MODULE", help="what to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments")
