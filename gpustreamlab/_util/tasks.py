@@ -22,8 +22,6 @@ _log = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-
 
 Parked: TypeAlias = Any
 """A selection or a range that is left after a step: ``resume()`` enters it again with the next, ``abandon()`` does not."""
@@ -152,19 +150,6 @@ def steered_function(function: _Function, select: Callable[[], Parked]) -> _Func
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(shape):
         return cast(_Function, _steered_generator_function(function, select))
     return cast(_Function, _selecting_function(function, select))
-
-
-def works_later(function: object) -> bool:
-    """Tell whether a function's body runs later than its call: that of a coroutine or generator function."""
-    code = getattr(function, "__code__", None)
-    if isinstance(code, types.CodeType):
-        return bool(code.co_flags & _LATER)
-    shape = function.func if isinstance(function, functools.partial) else type(function).__call__
-    return (
-        shape is not function
-        and isinstance(shape, (types.FunctionType, types.MethodType, functools.partial))
-        and works_later(shape)
-    )
 
 
 def close_later_work(made: object) -> bool:
