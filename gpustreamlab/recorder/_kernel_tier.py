@@ -29,7 +29,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -39,7 +38,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from gpustreamlab._util.background import Updater
+from gpustreamlab._util.background import Updater, held_weakly
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import Activities, ActivitySource, Backend, Step
 from gpustreamlab.recorder._chunks import Chunk, join
@@ -464,7 +463,7 @@ class StackSampler:
         """Look from now on. Idempotent."""
         if self._updater is None:
             self._looks.clear()
-            self._updater = Updater(_look_of(self), refresh_hz=STACK_HZ, name=f"{HELPER_PREFIX} stacks")
+            self._updater = Updater(held_weakly(self.look), refresh_hz=STACK_HZ, name=f"{HELPER_PREFIX} stacks")
             self._updater.start()
 
     def stop(self) -> None:
@@ -473,8 +472,8 @@ class StackSampler:
         if updater is not None:
             updater.stop()
 
-    def look(self) -> None:
-        """Note where every thread stands but the one that asks."""
+    def look(self) -> bool:
+        """Note where every thread stands but the one that asks; there is always more to see."""
         now_ns, own = self._glance_ns(), threading.get_ident()
         for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented, and the only way
             codes, thread = () if ident == own else _codes_of(frame), ident & 0xFFFF_FFFF
@@ -483,6 +482,7 @@ class StackSampler:
                     looks = self._looks.setdefault(thread, deque(maxlen=KEPT_LOOKS))
                     self.dropped_count += len(looks) == KEPT_LOOKS and thread in self._launching
                     looks.append((now_ns, codes))
+        return True
 
     def take(self, launching: Container[int]) -> StackBatch:
         """Return what was seen of the threads that launch work, but the last look while there will be another."""
@@ -509,19 +509,6 @@ class StackSampler:
                     rows.append((ident, start_ns, end_ns, places[key]))
         thread, start_host_ns, end_host_ns, stack = np.array(rows, np.int64).reshape(-1, 4).T
         return StackBatch(thread, start_host_ns, end_host_ns, stack, tuple(stacks))
-
-
-def _look_of(sampler: StackSampler) -> Callable[[], bool]:
-    """Return what the thread does; it keeps no sampler alive that was lost."""
-    known = weakref.ref(sampler)
-
-    def look() -> bool:
-        alive = known()
-        if alive is not None:
-            alive.look()
-        return alive is not None
-
-    return look
 
 
 def _codes_of(frame: FrameType | None) -> tuple[CodeType, ...]:

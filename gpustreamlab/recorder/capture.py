@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from gpustreamlab._util.background import Updater
+from gpustreamlab._util.background import Updater, held_weakly
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.errors import (
@@ -232,7 +231,7 @@ class CaptureControl:
                 self._recorder.kernels.note_refusal(refusal)
                 return refusal
             if self._updater is None or not self._updater.is_running:
-                self._updater = Updater(_step_of(self, source), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
+                self._updater = Updater(held_weakly(self.take, source.close), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
                 self._updater.start()
             return ""
 
@@ -302,17 +301,3 @@ def _tell_loss(reason: str) -> None:
         warnings.warn(message, CaptureWarning, stacklevel=2)
     except CaptureWarning:  # as the user's filters want it; but this is not where the user called
         _log.debug("The warning was made an error.")
-
-
-def _step_of(control: CaptureControl, source: ActivitySource) -> Callable[[], bool]:
-    """Return what the thread on the side does; it does not keep a session alive, and cleans up after one that was lost."""
-    known = weakref.ref(control)
-
-    def step() -> bool:
-        alive = known()
-        if alive is None:
-            source.close()
-            return False
-        return alive.take()
-
-    return step
