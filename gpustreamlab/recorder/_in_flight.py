@@ -408,7 +408,9 @@ class RangesInFlight:
         for events in pairs[room:]:
             self._backend.release_events(events)
 
-    def _sort(self, lane: RecordedLane, writer: LaneWriter) -> tuple[int, list[FinishedRange], list[FinishedRange]]:
+    def _sort(
+        self, lane: RecordedLane, writer: LaneWriter | HandedOver
+    ) -> tuple[int, list[FinishedRange], list[FinishedRange]]:
         """Return how many closed ranges were looked at, those of them that have ended, and those that stay."""
         waiting = writer.finished[:]
         if _have_pairs(waiting):
@@ -471,6 +473,6 @@ def _have_pairs(rows: Sequence[FinishedRange]) -> bool:
     return not any(row[0][0] is None for row in rows)
 
 
-def _is_spent(writer: LaneWriter) -> bool:
+def _is_spent(writer: LaneWriter | HandedOver) -> bool:
     """Tell whether nothing more can come from a writer: its thread has ended and its ranges are collected."""
     return not writer.finished and writer.owner() is None

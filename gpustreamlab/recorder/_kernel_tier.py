@@ -111,7 +111,7 @@ class KernelTier:
         self._reader = reader
         reader.lanes_of = lambda number: in_flight.facts_of(number)[0]
         self._threads = reader.threads
-        self._stacks = StackSampler(backend.glance_ns)
+        self.stacks = StackSampler(backend.glance_ns)  # Looks where threads that launch stand in Python
         # Held while a batch is taken and stored, so that batches are stored in their order.
         self._lock = process_lock()
         self._is_taking = False
@@ -147,11 +147,6 @@ class KernelTier:
         return self.is_on and bool(getattr(self._source, "times_ranges", False))
 
     @property
-    def samples_stacks(self) -> bool:
-        """True while threads that launch are looked at, where they stand in Python."""
-        return self._stacks.is_on
-
-    @property
     def is_awaiting_work(self) -> bool:
         """True while records of work may come: from before the start until `finish`."""
         return self._in_flight.is_awaiting_work
@@ -178,7 +173,7 @@ class KernelTier:
         """Records that are missing."""
         source = self._source
         lost = 0 if source is None else max(0, source.dropped_count - self._dropped_base)
-        return self._dropped_before + lost + self._reader.refused_count + self._stacks.dropped_count
+        return self._dropped_before + lost + self._reader.refused_count + self.stacks.dropped_count
 
     def start(
         self, source: ActivitySource, *, keeps_calls: bool, tell_loss: Callable[[str], object], samples_stacks: bool = False
@@ -290,7 +285,7 @@ class KernelTier:
         with self._lock:
             self._reader.refused_count = 0
             self.windows.clear()
-            self._dropped_before = self._stacks.dropped_count = 0
+            self._dropped_before = self.stacks.dropped_count = 0
             self._dropped_base = 0 if self._source is None else self._source.dropped_count
             self.edit_count += 1
 
@@ -310,7 +305,7 @@ class KernelTier:
                 told, work = Chunk(), NO_WORK
                 if activities.steps and self.take_steps is not None:
                     self._hand_on(activities, self.take_steps)
-                if activities.names or len(activities.dependencies) or self._reader.waiting or self._stacks.has_looks:
+                if activities.names or len(activities.dependencies) or self._reader.waiting or self.stacks.has_looks:
                     self._threads.look(self._backend.host_time_ns)
                     told, work = self._reader.read(
                         activities,
@@ -352,11 +347,11 @@ class KernelTier:
 
     def _sample(self, *, is_wanted: bool) -> None:
         """Look at the stacks of threads from now on, or no more."""
-        (self._stacks.start if is_wanted else self._stacks.stop)()
+        (self.stacks.start if is_wanted else self.stacks.stop)()
 
     def _read_stacks(self) -> Chunk:
         """Return what was seen of stacks, once their threads have launched something."""
-        batch = self._stacks.take(self._reader.launching)
+        batch = self.stacks.take(self._reader.launching)
         if not len(batch.thread):
             return Chunk()
         start_ns, end_ns = (to_clock(self._backend, host_ns) for host_ns in (batch.start_host_ns, batch.end_host_ns))
@@ -391,7 +386,7 @@ class KernelTier:
             return min(now_ns, self._backend.host_to_clock_ns(source.complete_until_host_ns)) if source.lost_reason else now_ns
 
     def _close_window(self, at_ns: int) -> None:
-        self._stacks.stop()
+        self.stacks.stop()
         if self.is_on:
             self.windows.close(at_ns)
             self.stop_count += 1

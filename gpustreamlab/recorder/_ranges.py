@@ -243,23 +243,13 @@ class Range:
     is kept. An interrupt (Ctrl-C) while it opens or closes leaves no range open: it is kept whole, or counted as dropped.
     """
 
-    __slots__ = ("_annotation", "_code", "_name", "_writer")
+    __slots__ = ("_annotation", "_writer", "name", "name_code")
 
     def __init__(self, writer: LaneWriter, name: str, code: int, annotation: Any) -> None:
         self._writer = writer
-        self._name = name
-        self._code = code
+        self.name = name  # As the user gave it
+        self.name_code = code
         self._annotation = annotation
-
-    @property
-    def name(self) -> str:
-        """Name that the user gave it."""
-        return self._name
-
-    @property
-    def name_code(self) -> int:
-        """Code of its name."""
-        return self._code
 
     @property
     def lane(self) -> RecordedLane:
@@ -269,7 +259,7 @@ class Range:
     @property
     def is_listed(self) -> bool:
         """Whether it is the range that its writer returns for its name."""
-        return self._writer.ranges.get(self._name) is self
+        return self._writer.ranges.get(self.name) is self
 
     def __enter__(self) -> None:
         writer = self._writer
@@ -294,7 +284,7 @@ class Range:
                 writer.record(events[0])
         except Exception as error:
             recorder.count_failed(1)
-            raise recorder.explain(error, self._name, lane) from error
+            raise recorder.explain(error, self.name, lane) from error
         lane.last_number = number = next(recorder.numbers)
         entry = (events, now_ns, number, self)
         stack = writer.stack
@@ -334,7 +324,7 @@ class Range:
             if events[1] is not None:
                 writer.record(events[1])
             finished = writer.finished
-            finished.append((events, self._code, queued_host_ns, number, stack[-2][2], closed_ns))
+            finished.append((events, self.name_code, queued_host_ns, number, stack[-2][2], closed_ns))
             del stack[-1]
             if len(finished) >= writer.collect_at:
                 writer.recorder.collect_in_passing(writer)
@@ -371,7 +361,7 @@ class Range:
     def set_aside(self) -> Range:
         """Return what opens it again later, maybe in another thread; the writer does not return this object any more."""
         if self.is_listed:
-            del self._writer.ranges[self._name]
+            del self._writer.ranges[self.name]
         return self
 
     def abandon(self) -> None:
@@ -440,7 +430,7 @@ class Range:
         if lane.is_closed:
             return
         message = (
-            f"Range {self._name[:60]!r} on stream {lane.name!r} was left {how}; it is not in the trace. "
+            f"Range {self.name[:60]!r} on stream {lane.name!r} was left {how}; it is not in the trace. "
             "Enter and leave ranges with nested `with` blocks."
         )
         if error is None:
@@ -459,7 +449,7 @@ class Range:
         lane = self._writer.lane
         if lane.is_closed:
             return  # closing a stream ends what is open on it
-        mapped = self._writer.recorder.explain(failure, self._name, lane)
+        mapped = self._writer.recorder.explain(failure, self.name, lane)
         if error is None:
             raise mapped from failure
         # The user's own exception matters more than a range that could not be closed after it.
@@ -475,7 +465,7 @@ class StandInRange(Range):
     __slots__ = ("original",)
 
     def __init__(self, writer: LaneWriter, original: Range) -> None:
-        super().__init__(writer, original._name, original._code, original._annotation)  # noqa: SLF001 - of its base class
+        super().__init__(writer, original.name, original.name_code, original._annotation)  # noqa: SLF001 - of its base class
         self.original = original
 
     def set_aside(self) -> Range:

@@ -112,12 +112,7 @@ class CaptureControl:
         self._asked: deque[Capture] = deque(maxlen=KEPT_CAPTURES)
         self._source: ActivitySource | None = None
         self._updater: Updater | None = None
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it captures nothing any more."""
-        return self._is_closed
+        self.is_closed = False  # Whether it captures nothing any more
 
     @property
     def tier(self) -> CaptureTier:
@@ -135,7 +130,7 @@ class CaptureControl:
         told = ""
         if self._source is not None and self._recorder.kernels.is_on:
             told = f"{' and host calls' if self._recorder.kernels.keeps_calls else ''} ({self._source.description})"
-            told = f"{', stacks' if self._recorder.kernels.samples_stacks else ''}{told}"
+            told = f"{', stacks' if self._recorder.kernels.stacks.is_on else ''}{told}"
         return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
 
     def capture(
@@ -164,7 +159,7 @@ class CaptureControl:
     def _ask(self, capture: Capture, *, is_choosy: bool) -> str:
         """Put a request in force, above the others; return why it is less than was asked for, or nothing."""
         with delayed_interrupts(), self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 raise SessionClosedError("This session was closed meanwhile; it cannot capture. Start another with Session().")
             refusal = self._apply(capture) if is_choosy else self._try(capture)
             self._asked.append(capture)
@@ -172,7 +167,7 @@ class CaptureControl:
 
     def is_asked(self, capture: Capture) -> bool:
         """Tell whether a request is neither taken back nor over."""
-        return not self._is_closed and capture in self._asked
+        return not self.is_closed and capture in self._asked
 
     def take_back(self, capture: Capture) -> None:
         """Take a request back; where it was the newest, go back to the one before."""
@@ -198,7 +193,7 @@ class CaptureControl:
     def close(self) -> None:
         """Stop, take what is left, and close the source. Idempotent."""
         with delayed_interrupts(), self._lock:
-            self._is_closed = True
+            self.is_closed = True
             self._stop_updater()
             self._recorder.end_capture()
             source, self._source = self._source, None
