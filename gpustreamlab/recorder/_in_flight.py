@@ -248,7 +248,7 @@ class RangesInFlight:
             self._places[lane.index] = (*self.places_of(lane.index), lane)  # it counted as spent while the range was open
         if len(lane.writers) % COLLECT_EVERY == 0 or len(lane.writers) > PENDING_LIMIT:
             self.collect()
-        if sum(writer.ident == HandedOver.ident for writer in lane.writers) > PENDING_LIMIT:
+        if len(lane.writers) > PENDING_LIMIT and sum(isinstance(one, HandedOver) for one in lane.writers) > PENDING_LIMIT:
             self._release(lane.writers.pop().finished)
             self.overflowed_count += 1
 

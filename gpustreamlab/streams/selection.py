@@ -315,10 +315,10 @@ class Selection(ProcessBound):
                 # What `put_back` does, without what it asks: this is the hot path.
                 state.writer = self._above
                 self._selections.restore(self._token)
-                if self._inherited:
-                    self._restore_inherited()
                 del stack[-1]
                 self._state = None
+                if self._inherited:  # garbage may have left one just now
+                    self._restore_inherited(state)
             else:
                 is_in_turn = self._leave_out_of_turn(state, error)
         except BaseException:
@@ -394,11 +394,13 @@ class Selection(ProcessBound):
         state.writer = self._above
         if self._token is not _NOTHING:
             self._selections.restore(self._token)
-        self._restore_inherited()
+        self._restore_inherited(state)
 
-    def _restore_inherited(self) -> None:
-        for token in self._inherited:
+    def _restore_inherited(self, state: ThreadState) -> None:
+        tokens, self._inherited = self._inherited, ()
+        for token in tokens:
             self._selections.restore(token)
+        state.writer = self._above
 
     def _refuse_to_enter(self) -> None:
         if self._state is not None:
