@@ -11,9 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpustreamlab import Session
-from gpustreamlab.engines import quadrants_stream
 from gpustreamlab.streams.stream import Stream
-from gpustreamlab.workloads import raw_kernel
 
 Call = Callable[[Stream], object]
 """Enqueues one call of a library; the lane is selected, and only what takes a stream by argument reads it."""
@@ -107,8 +105,8 @@ def _cupy_fft(lab: Session) -> Call:
 
 
 def _raw_kernel(lab: Session) -> Call:
-    x, kernel = lab.xp.ones(SIZE, "float32"), raw_kernel(lab, SCALE, "scale_raw")
-    return lambda lane: kernel(SIZE // 256, 256, (x, lab.xp.int32(SIZE)))
+    x, kernel = lab.xp.ones(SIZE, "float32"), lab.xp.RawKernel(SCALE, "scale_raw")
+    return lambda lane: kernel((SIZE // 256,), (256,), (x, lab.xp.int32(SIZE)))
 
 
 def _numba(lab: Session) -> Call:
@@ -153,7 +151,7 @@ def _quadrants(lab: Session) -> Call:
         for i in x:
             x[i] *= 1.5
 
-    return lambda lane: scale_quadrants(qd_stream=quadrants_stream(lane))
+    return lambda lane: scale_quadrants(qd_stream=qd.lang.stream.Stream(lane.handle))
 
 
 def _jax(lab: Session) -> Call:
@@ -174,7 +172,7 @@ LIBRARIES = (
     Library("CuPy", "elementwise", "cupy", _cupy_elementwise),
     Library("CuPy", "matmul", "cupy", _cupy_matmul),
     Library("CuPy", "fft", "cupy", _cupy_fft),
-    Library("CuPy", "raw_kernel", "cupy", _raw_kernel),
+    Library("CuPy", "RawKernel", "cupy", _raw_kernel),
     Library("Numba-CUDA", "kernel", "numba", _numba),
     Library("cuda.core", "launch(stream.core, ...)", "cuda.core", _cuda_core),
     Library("Quadrants", "kernel(..., qd_stream=...)", "quadrants", _quadrants),

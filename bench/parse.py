@@ -37,6 +37,7 @@ from gpustreamlab.backends.cuda.cupti._layouts import Layouts, RecordKind, find_
 from gpustreamlab.backends.cuda.cupti._records import parse_buffer
 from gpustreamlab.recorder import Recorder, _recorder
 from gpustreamlab.recorder._in_flight import RangesInFlight
+from gpustreamlab.recorder._kernel_tier import KernelTier
 from gpustreamlab.recorder._work import WorkReader
 from gpustreamlab.typing import SpanKind
 from tests.helpers.cupti_buffers import record
@@ -370,7 +371,7 @@ STAGES = (
     (_source.CuptiSource, "drain", "source, all else"),
     (WorkReader, "read", "recorder: rows"),
     (RangesInFlight, "store", "recorder: journal"),
-    (Recorder, "collect_work", "recorder, all else"),
+    (KernelTier, "take", "recorder, all else"),
     (_recorder, "fold", "trace"),
     (Recorder, "trace", "trace"),
 )
@@ -386,17 +387,17 @@ def read_program(name: str, program: Callable[[], Iterator[A_KERNEL | None]]) ->
             recorder, stages = Recorder(InstantBackend(), ring_size=8 * READ_KERNELS), Stages()
             recorder.start_capture(source)
             driven.run(program(), 100)
-            recorder.collect_work()
+            recorder.kernels.take(is_complete=False)
             driven.run(program(), READ_KERNELS)
             with pytest.MonkeyPatch.context() as timed:
                 for owner, function, stage in STAGES:
                     stages.wrap(timed, owner, function, stage)
                 floor = memcpy_s(driven)
-                recorder.collect_work()
+                recorder.kernels.take(is_complete=False)
                 trace = recorder.trace()
             stages.seconds["floor: memcpy of records and calls"] = floor
             driven.run(program(), READ_KERNELS)
-            held.append(longest_hold_s(recorder.collect_work))
+            held.append(longest_hold_s(partial(recorder.kernels.take, is_complete=False)))
             recorder.end_capture()
             found.append(stages.seconds)
             kernels = int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -24,15 +22,11 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
 from gpustreamlab.draw import sm_map_svg, sm_map_text, still_html
-from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning, SessionClosedError
+from gpustreamlab.errors import PartitionUnavailableError, PartitionWarning, SessionClosedError
 from gpustreamlab.model import Capabilities, Capability, Device, Layout, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
 
-__all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "fit_layout", "plan_layout", "warn_user"]
-
-_log = logging.getLogger(__name__)
-
-DEFAULT_CONTEXT_LIMIT = 64  # Green contexts that a session keeps alive by default: about 4 MiB of device memory each on an H200
+__all__ = ["ContextCache", "SMMap", "context_specs", "fit_layout", "plan_layout", "warn_user"]
 
 
 def plan_layout(
@@ -141,31 +135,14 @@ class ContextCache:
     """The green contexts of one backend, by what they are made of.
 
     Creating a context costs about a millisecond and, on the drivers tried, some MiB of device memory that do not come back.
-    So contexts are kept, and used again for the same set of SMs. Beyond the limit the one that was used least recently goes,
-    if nothing works in it. What a session gives up, the next one of the process may use: the backend keeps it.
-
-    Parameters
-    ----------
-    backend
-        Makes the contexts.
-    limit
-        How many are kept alive.
+    So contexts are kept, and used again for the same set of SMs. What a session gives up, the next one of the process may use:
+    the backend keeps it.
     """
 
-    def __init__(self, backend: Backend, limit: int = DEFAULT_CONTEXT_LIMIT) -> None:
-        if type(limit) is not int or limit < 1:
-            raise OptionError(
-                f"context_limit is {limit!r}; it must be a number of green contexts, at least 1. "
-                f"Use gpustreamlab.Session(context_limit={DEFAULT_CONTEXT_LIMIT})."
-            )
-        self.limit = limit
-        self.created_count = 0
-        """Contexts that the backend was asked for so far, those that were given up too."""
-        self._is_told = False  # that contexts had to go
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._contexts: OrderedDict[ContextSpec, BackendContext] = OrderedDict()
+        self._contexts: dict[ContextSpec, BackendContext] = {}
         self._is_closed = False
-        self._lock = process_lock()  # around the table alone
         self._making = process_lock()  # while a context is made
 
     def __len__(self) -> int:
@@ -182,55 +159,17 @@ class ContextCache:
         SessionClosedError
             If the session was closed meanwhile.
         """
-        context = self._find(spec)
+        context = self._contexts.get(spec)
         if context is not None:
             return context
         with self._making, delayed_interrupts():  # a context that was made is in the cache
-            context = self._find(spec)
-            if context is None:
-                if self._is_closed:
-                    raise SessionClosedError(
-                        "This session was closed meanwhile; it makes no green contexts. Start another with "
-                        "gpustreamlab.Session()."
-                    )
-                context = self._backend.create_context(spec)
-                with self._lock:
-                    self._contexts[spec] = context
-                self.created_count += 1
-        return context
-
-    def _find(self, spec: ContextSpec) -> BackendContext | None:
-        with self._lock:
-            context = self._contexts.get(spec)
-            if context is not None:
-                self._contexts.move_to_end(spec)
-            return context
-
-    def trim(self, in_use: Collection[ContextSpec], before: Callable[[ContextSpec], object]) -> None:
-        """Destroy the contexts above the limit that nothing uses, least recently used first.
-
-        Parameters
-        ----------
-        in_use
-            Specs whose contexts stay.
-        before
-            Called with each spec before its context goes, to close its streams.
-        """
-        with self._lock:
-            spare = [spec for spec in self._contexts if spec not in in_use]
-        for spec in spare[: max(0, len(self._contexts) - self.limit)]:
-            before(spec)
-            with delayed_interrupts():
-                with self._lock:
-                    context = self._contexts.pop(spec)
-                context.close()
-            if not self._is_told:
-                _log.warning(
-                    "More than %d green contexts: the one used least recently was destroyed. The driver keeps some MiB of each "
-                    "for good; raise Session(context_limit=...) if you come back to as many layouts.",
-                    self.limit,
+            if self._is_closed:
+                raise SessionClosedError(
+                    "This session was closed meanwhile; it makes no green contexts. Start another with gpustreamlab.Session()."
                 )
-            self._is_told = True
+            if spec not in self._contexts:
+                self._contexts[spec] = self._backend.create_context(spec)
+            return self._contexts[spec]
 
     def close(self) -> None:
         """Destroy every context, and make no more. Idempotent."""

@@ -287,7 +287,7 @@ class Recording(Group):
         check_label(label)
         chosen = session._table.find(stream)
         chosen._require_open()
-        return session._recorder.start_range(chosen._recorded, label)
+        return OpenRange(session._recorder, chosen._recorded, label)
 
     def mark(self, text: str) -> None:
         """Mark this moment in the timeline, across all streams; the newest 10,000 marks are kept.

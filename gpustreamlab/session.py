@@ -18,7 +18,7 @@ from gpustreamlab.analysis import Explanation, Share, tagged_name
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.bench import Bench
 from gpustreamlab.errors import CloseError, OptionError, PartitionError, SessionError
-from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
+from gpustreamlab.green import ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recorded, Recording
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
@@ -61,8 +61,6 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         The CUDA device number; a name for traces and timelines.
     ring_size
         How many finished ranges are kept, 104 bytes each; the oldest make room and are counted.
-    context_limit
-        How many green contexts are kept for later layouts: about 4 MiB of device memory each.
     spool, spool_limit_bytes
         A new file to which what is recorded is appended 5 times a second, so that a run that dies can be read with
         `gpustreamlab.load_trace`; True chooses a name in the current folder. How large it may become; a span takes 15 bytes.
@@ -109,7 +107,6 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         *,
         device: int = 0,
         ring_size: int = DEFAULT_RING_SIZE,
-        context_limit: int = DEFAULT_CONTEXT_LIMIT,
         title: str = "",
         spool: str | PathLike[str] | bool | None = None,
         spool_limit_bytes: int = DEFAULT_LIMIT_BYTES,
@@ -135,9 +132,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
             self._recorder.title = self._title
             self._life = SessionLife(self._recorder.loss_report)
             self._locks = self._life.locks
-            self._partitions = Partitions(
-                self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
-            )
+            self._partitions = Partitions(self._backend, self._recorder, ContextCache(self._backend), self._locks)
             self._spool = None if spool_file is None else Spool(spool_file, self._recorder)
             if self._spool is not None:
                 undoing.callback(self._spool.close)

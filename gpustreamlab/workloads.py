@@ -1,18 +1,17 @@
 """The same named work on the GPU and on the simulated device: for lessons, contract tests and benchmarks.
 
 Everything here takes ``stream=``: a stream's name, a `gpustreamlab.Stream`, or any object with ``__cuda_stream__``. Without it,
-work goes to the stream selected in this thread. None of it waits, and none of it opens a range. `raw_kernel` alone needs a GPU,
-`modelled` alone the simulated device. `sample_profile` is a file of another tool to try.
+work goes to the stream selected in this thread. None of it waits, and none of it opens a range. `modelled` needs the simulated
+device. `sample_profile` is a file of another tool to try.
 """
 
 from __future__ import annotations
 
-import operator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
-from gpustreamlab.errors import NotSimulatedError, OptionError, SelectionError
+from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.session import Session
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.typing import SupportsCudaStream
@@ -25,7 +24,6 @@ __all__ = [
     "copy_to_host",
     "matrix_product",
     "modelled",
-    "raw_kernel",
     "sample_profile",
     "spin",
     "spin_card",
@@ -34,12 +32,9 @@ __all__ = [
 
 MAX_SPIN_NS = 3_600_000_000_000
 """Longest time that a kernel may be asked to spin, in ns: an hour. On a GPU nothing but the end of the process stops it."""
-PLAIN_SHARED_BYTES = 48 << 10
-"""Dynamic shared memory that a block may have without more ado. Source: CUDA programming guide, compute capabilities."""
 MAX_BLOCKS = 2**31 - 1  # Most blocks of a grid in its first dimension. Source: CUDA C++ Programming Guide, compute capabilities
 
 _Target: TypeAlias = str | Stream | SupportsCudaStream | None
-_Size: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...]
 
 
 def spin(lab: Session, duration_ns: int, *, blocks: int = 1, stream: _Target = None) -> None:
@@ -182,7 +177,7 @@ def modelled(
     if not lab.device.simulated:
         raise OptionError(
             f"Kernel {name!r:.40} was to be modelled, and this session is on a GPU, where kernels are measured: write it with "
-            "gpustreamlab.workloads.raw_kernel, or open gpustreamlab.Session('sim')."
+            "lab.xp.RawKernel, or open gpustreamlab.Session('sim')."
         )
     with _target(lab, stream, "modelled") as chosen:
         made: ModelledKernel = lab.recording.backend.launch_own(  # type: ignore[attr-defined]
@@ -197,97 +192,6 @@ def modelled(
             sm_operations_per_s=sm_operations_per_s,
         )
     return made
-
-
-def raw_kernel(lab: Session, code: str, name: str, **options: Any) -> RawKernel:
-    """Return a kernel written in CUDA C++, to launch on any stream: ``kernel(grid, block, args, stream="decode")``.
-
-    Parameters
-    ----------
-    code, name
-        The source, and the name of the ``extern "C" __global__`` function in it.
-    **options
-        What ``cupy.RawKernel`` takes, for example ``options=("-std=c++17",)``.
-
-    Raises
-    ------
-    NotSimulatedError
-        On the simulated device, which cannot run CUDA C++.
-    """
-    _require_session("raw_kernel(lab, code, name)", lab)
-    lab._life.require_open("make a raw kernel")  # noqa: SLF001 - of the package
-    return RawKernel(lab, code, name, options)
-
-
-class RawKernel:
-    """A kernel of the user's. Made by `raw_kernel`; compiled at its first launch.
-
-    Attributes of CuPy's own kernel (registers, ``compile()``) are those of `kernel`.
-    """
-
-    def __init__(self, lab: Session, code: str, name: str, options: dict[str, Any]) -> None:
-        _require_text("code", code)
-        _require_text("name", name)
-        if lab.device.simulated:
-            raise NotSimulatedError(
-                f"Raw kernel {name!r} is CUDA C++, and the simulated device computes with NumPy: it cannot run it. "
-                "Use lab.xp or gpustreamlab.workloads, which work on both, or a GPU: gpustreamlab.Session('cuda')."
-            )
-        self.name = name
-        """Name of the function."""
-        self._backend = lab.recording.backend
-        self._select = lab.select
-        self._loss_report = lab._recorder.loss_report  # noqa: SLF001 - of the package
-        self.kernel: Any = self._backend.xp.RawKernel(code, name, **options)
-        """The ``cupy.RawKernel`` behind it."""
-
-    def __repr__(self) -> str:
-        return f"<RawKernel {self.name!r}>"
-
-    def __call__(
-        self, grid: _Size, block: _Size, args: tuple[Any, ...], *, stream: _Target = None, shared_mem: SupportsIndex = 0
-    ) -> None:
-        """Enqueue the kernel, and return at once.
-
-        Parameters
-        ----------
-        grid, block
-            How many blocks, and threads in each: a number, or up to three.
-        args
-            What the function is given: device arrays, and NumPy scalars of the types that it declares.
-        stream
-            Where: a stream's name, a stream, or an object with ``__cuda_stream__``; None for the one selected in this thread,
-            or else what CuPy works on.
-        shared_mem
-            Bytes of dynamic shared memory of a block. More than 48 KiB are asked for where the device has them.
-
-        Raises
-        ------
-        OptionError
-            If an argument is out of range.
-        DeviceError
-            If the driver refuses the launch.
-        """
-        grid, block = _dimensions("grid", grid), _dimensions("block", block)
-        shared_bytes = _whole(shared_mem)
-        if shared_bytes < 0:
-            raise OptionError(f"shared_mem is {shared_mem!r}; it must be a number of bytes. Use for example shared_mem=4096.")
-        if not isinstance(args, tuple | list):
-            raise OptionError(
-                f"Raw kernel {self.name!r} was given a {type(args).__name__} as its arguments. Pass a tuple: (x, n)."
-            )
-        with nullcontext() if stream is None else self._select(stream), self._loss_report:
-            self._launch(grid, block, tuple(args), shared_bytes)
-
-    def _launch(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_bytes: int) -> None:
-        cuda = self._backend.xp.cuda
-        try:
-            if shared_bytes > PLAIN_SHARED_BYTES:
-                self.kernel.max_dynamic_shared_size_bytes = shared_bytes
-            self.kernel(grid, block, args, shared_mem=shared_bytes)
-        except (cuda.driver.CUDADriverError, cuda.runtime.CUDARuntimeError) as error:
-            doing = f"Launching raw kernel {self.name!r} (grid {grid}, block {block}, {shared_bytes:,} bytes of shared memory)"
-            raise self._backend.map_error(error, doing) from error
 
 
 def _where(lab: Session, stream: _Target) -> AbstractContextManager[Stream | None]:
@@ -326,28 +230,6 @@ def _require_device_array(call: str, device: object) -> None:
             f"{call} was given a {type(device).__name__} as its device array. Make one with lab.xp.empty(shape, dtype), and "
             "mind the order of the two."
         )
-
-
-def _require_text(what: str, text: object) -> None:
-    if not isinstance(text, str) or not text:
-        raise OptionError(
-            f"A raw kernel's {what} is a str, not {text!r}. "
-            "Use raw_kernel(lab, 'extern \"C\" __global__ void scale(float* x) { ... }', 'scale')."
-        )
-
-
-def _dimensions(what: str, value: object) -> tuple[int, ...]:
-    sizes = tuple(_whole(size) for size in (value if isinstance(value, tuple | list) else (value,)))
-    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
-        raise OptionError(
-            f"{what} is {value!r}; it must be one to three whole numbers of at least 1. Use for example {what}=(128,)."
-        )
-    return sizes
-
-
-def _whole(value: object) -> int:
-    """Return a whole number, of NumPy too; -1 for what is none."""
-    return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else -1
 
 
 def sample_profile() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cache
@@ -70,6 +71,19 @@ class Updater:
                 _log.exception("%s ends: it could not be updated.", threading.current_thread().name)
                 return
             pause_s = max(self._period_s - took_s, REST * computed_s)
+
+
+def held_weakly(method: Callable[[], object], otherwise: Callable[[], object] = bool) -> Callable[[], bool]:
+    """Return a step that calls a method as long as its object lives, and then something else; it keeps no object alive."""
+    known = weakref.WeakMethod(method)
+
+    def step() -> bool:
+        alive = known()
+        if alive is None:
+            otherwise()
+        return alive is not None and bool(alive())
+
+    return step
 
 
 class _AtOnce(Executor):

@@ -22,8 +22,6 @@ _log = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-
 
 Parked: TypeAlias = Any
 """A selection or a range that is left after a step: ``resume()`` enters it again with the next, ``abandon()`` does not."""
@@ -31,7 +29,6 @@ Steerable: TypeAlias = Any
 """What is selected in each thread of one session: a `gpustreamlab.streams.selection.Selections`, which is above this module."""
 
 
-_EMPTY = 1  # The depth of a thread in which nothing is entered
 known: weakref.WeakValueDictionary[int, Steerable] = weakref.WeakValueDictionary()
 """What sessions have selected, by its `id`: tasks keep that."""
 
@@ -84,15 +81,14 @@ class Steered(Coroutine[Any, Any, Any]):
         if self._is_running:
             return getattr(inner, method)(*args)  # which says that it is running already
         self._is_running = True
-        depths: dict[Steerable, int] = {}
         try:
             for steerable in _all_known():
-                depths[steerable] = steerable.begin_step()
+                steerable.begin_step()
             method, args = self._resume(method, args)
             try:
                 value = getattr(inner, method)(*args)
             except self._goes_on:
-                self._park(depths)
+                self._park()
                 raise
             except BaseException as error:
                 self._leave_base(None if isinstance(error, StopIteration) else error)
@@ -100,12 +96,12 @@ class Steered(Coroutine[Any, Any, Any]):
             if method == "close":
                 self._leave_base(None)
             else:
-                self._park(depths)
+                self._park()
             return value
         finally:
             self._is_running = False
             for steerable in _all_known():
-                steerable.end_step(depths.get(steerable, _EMPTY))
+                steerable.end_step()
 
     def _resume(self, method: str, args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         """Enter again what was parked; return how to go on, which is to raise what failed."""
@@ -128,9 +124,9 @@ class Steered(Coroutine[Any, Any, Any]):
             _log.warning("A task ends without what it had selected: %s", failure)
         return method, args
 
-    def _park(self, depths: dict[Steerable, int]) -> None:
+    def _park(self) -> None:
         for steerable in _all_known():
-            failure = steerable.park(depths.get(steerable, _EMPTY), self._parked)
+            failure = steerable.park(self._parked)
             self._failure = self._failure or failure
         self._parked.reverse()
         if self._failure is not None and not isinstance(self._failure, Exception):
@@ -154,19 +150,6 @@ def steered_function(function: _Function, select: Callable[[], Parked]) -> _Func
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(shape):
         return cast(_Function, _steered_generator_function(function, select))
     return cast(_Function, _selecting_function(function, select))
-
-
-def works_later(function: object) -> bool:
-    """Tell whether a function's body runs later than its call: that of a coroutine or generator function."""
-    code = getattr(function, "__code__", None)
-    if isinstance(code, types.CodeType):
-        return bool(code.co_flags & _LATER)
-    shape = function.func if isinstance(function, functools.partial) else type(function).__call__
-    return (
-        shape is not function
-        and isinstance(shape, (types.FunctionType, types.MethodType, functools.partial))
-        and works_later(shape)
-    )
 
 
 def close_later_work(made: object) -> bool:

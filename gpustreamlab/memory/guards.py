@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
-from gpustreamlab._util.tasks import works_later
-from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, InvalidNameError, OptionError, SelectionError
+from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, InvalidNameError, SelectionError
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream, LaneSelection
 from gpustreamlab.model import MAX_NAME_LENGTH
 
@@ -20,7 +18,6 @@ __all__ = ["Guard", "GuardedUse"]
 
 
 WAIT_S = 0.000_2  # How often a thread that waits for a guard looks again
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Guard(ProcessBound):
@@ -84,7 +81,7 @@ class Guard(ProcessBound):
         self.close()
 
     def on(self, stream: object, label: str | None = None) -> GuardedUse:
-        """Return a use on a stream, for a ``with`` block or to decorate a function; it selects the stream and gives it.
+        """Return a use on a stream, for a ``with`` block; it selects the stream and gives it.
 
         Parameters
         ----------
@@ -100,7 +97,7 @@ class Guard(ProcessBound):
         """
         self._require_open()
         chosen = label or self.name or None
-        return GuardedUse(self, self._select(stream, chosen), chosen)
+        return GuardedUse(self, self._select(stream, chosen))
 
     def query(self) -> bool:
         """Tell whether the work of the last use has ended; True if there was none."""
@@ -224,37 +221,19 @@ class Guard(ProcessBound):
 
 
 class GuardedUse(ProcessBound):
-    """One use of what a `Guard` guards: a ``with`` block, or each call of a function that it decorates."""
+    """One use of what a `Guard` guards: a ``with`` block."""
 
-    __slots__ = ("_guard", "_label", "selection", "stream")
+    __slots__ = ("_guard", "selection", "stream")
 
-    def __init__(self, guard: Guard, selection: LaneSelection, label: str | None) -> None:
+    def __init__(self, guard: Guard, selection: LaneSelection) -> None:
         self._guard = guard
-        self._label = label
         self.selection = selection
         """Selects the stream."""
         self.stream: KeptStream = selection.stream
         """The stream."""
 
     def __repr__(self) -> str:
-        return f"<Use of guard {self._guard.name!r} on {self.stream.name!r}, for a `with` block or a decorator>"
-
-    def __call__(self, function: _Function) -> _Function:
-        """Use what is guarded around each call of a function: ``@guard.on("decode")``."""
-        given: object = function
-        if isinstance(given, type) or not callable(given) or works_later(given):
-            raise OptionError(
-                f"guard.on(...) cannot decorate {function!r:.80}: it takes a function that enqueues and returns. In a "
-                f"coroutine or generator, write `with guard.on({self.stream.name!r}):` around the calls that enqueue, with no "
-                "await or yield in it."
-            )
-
-        @functools.wraps(function)
-        def call(*args: Any, **options: Any) -> Any:
-            with self._guard.on(self.stream, self._label):
-                return function(*args, **options)
-
-        return cast(_Function, call)
+        return f"<Use of guard {self._guard.name!r} on {self.stream.name!r}, for a `with` block>"
 
     def __enter__(self) -> Any:
         return self._guard._begin(self)

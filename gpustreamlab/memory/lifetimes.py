@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from gpustreamlab._util.arrays import Owner, check_array, find_arrays, find_owner, is_array, is_empty
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab._util.tasks import close_later_work, works_later
+from gpustreamlab._util.tasks import close_later_work
 from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
 
@@ -298,8 +298,6 @@ def call_on(
         raise OptionError(
             f"lab.run_on calls a function, and {call!r:.80} is none. Use: lab.run_on({name!r}, function, *arguments)."
         )
-    if works_later(call):
-        raise OptionError(f"{_made_later(call, name)} It was not called.")
     if isinstance(hold, (str, bytes, Mapping)) or hasattr(hold, "shape") or not isinstance(hold, Iterable):
         raise OptionError(f"hold= takes several objects, not one {type(hold).__name__}. Put it into a list: hold=[x].")
     held = [*args, *kwargs.values(), *hold]

@@ -261,13 +261,6 @@ class LaneScratch:
                 for lease in held:
                     freeing.callback(self._free, lease)  # one that fails keeps no other from it
 
-    def leave(self, stream: BackendStream) -> None:
-        """Forget a place of the stream that is going to be destroyed; all of its work is done."""
-        with self.lock:
-            for lease, block in [*self._held.items()]:
-                if block.stream is stream:
-                    self._held[lease] = block._replace(stream=self.lane._backend_stream)
-
     def _free_ended(self) -> None:
         # While its work is captured nothing is freed: a graph frees only what it allocated.
         while self._ended and not self.is_closed and not self.lane._backend_stream.is_capturing:

@@ -139,7 +139,8 @@ class Replay:
             raise
         graph = capture.instantiate()
         firsts = [0, *(count for count, _ in labels)][: len(labels)]  # none where nothing was launched
-        program.lab._recorder.name_graph(graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)])
+        named = [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)]
+        program.lab._recorder.kernels.name_graph(graph.id, named)
         return graph
 
 

@@ -20,7 +20,7 @@ from gpustreamlab.recorder._chunks import (
 from gpustreamlab.recorder._extents import Intervals, RowFinder, find_innermost
 from gpustreamlab.recorder._in_flight import NO_UNENDED, Unended
 from gpustreamlab.recorder._journal import CardClocks, JoinedJournal, Journal, capture_windows
-from gpustreamlab.recorder._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
+from gpustreamlab.recorder._ranges import NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.recorder._recorder import DEFAULT_RING_SIZE, LossReport, Recorder
 from gpustreamlab.recorder._tables import KEPT_MARKERS, Tables, cut_text
 from gpustreamlab.recorder._trace_maker import NO_DEPENDENCIES, TraceData, build_trace, counters_of, fold
@@ -33,7 +33,6 @@ __all__ = [
     "FIRST_WORK_NUMBER",
     "HOST_WAITS",
     "KEPT_MARKERS",
-    "LEFT",
     "MAX_FULL_NAME",
     "NO_DEPENDENCIES",
     "NO_EVENTS",

@@ -16,7 +16,15 @@ from gpustreamlab.backends import Backend, RangeTimes
 from gpustreamlab.errors import DeviceError, GPUStreamLabError
 from gpustreamlab.recorder._chunks import SPAN_COLUMNS, Chunk, ChunkLog
 from gpustreamlab.recorder._extents import NEVER, RANGE_CODE, Intervals, RowFinder, WorkExtents, find_innermost
-from gpustreamlab.recorder._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
+from gpustreamlab.recorder._ranges import (
+    COLLECT_EVERY,
+    NO_EVENTS,
+    FinishedRange,
+    HandedOver,
+    LaneWriter,
+    RecordedLane,
+    ThreadState,
+)
 from gpustreamlab.typing import Int64Array
 
 TIMED_BY_WORK = -1
@@ -28,7 +36,7 @@ CLOSED_RANGES = 262_144  # Ranges in the log that launches are looked up in, whi
 SMALL_BLOCK = 1_024  # Blocks of so many columns together become one
 NESTED = 64  # So many of the ranges that were closed first are looked through for the one that was opened first
 
-_NO_THREAD = -1
+_TIMED_BY = ((False, False), (True, True), (True, False))  # Whether a range has no event at its beginning, and none at its end
 
 
 class InFlight(NamedTuple):
@@ -121,7 +129,7 @@ class RangesInFlight:
     @property
     def waiting_count(self) -> int:
         """Number of ranges that waited at the last collection."""
-        return sum(len(lane.handed_over) + sum(len(writer.finished) for writer in tuple(lane.writers)) for lane in self.lanes)
+        return sum(len(writer.finished) for lane in self.lanes for writer in tuple(lane.writers))
 
     @property
     def first_collection_at(self) -> int:
@@ -156,12 +164,17 @@ class RangesInFlight:
                     found.append(one)
                     parent = number
             for lane in self.lanes:
-                found += [_in_flight(lane, started.row, _NO_THREAD) for started in tuple(lane.started)]
+                found += [_in_flight(lane, started.row, HandedOver.ident) for started in tuple(lane.started)]
         return found
 
     def closed(self) -> list[InFlight]:
         """Return the ranges that are closed and not in the log."""
         return [_in_flight(lane, row, thread) for lane in self.lanes for queue, thread in lane.queues() for row in queue]
+
+    def known(self) -> dict[int, InFlight]:
+        """Return both by their numbers; one that is seen as open and as closed counts as closed."""
+        with self.lock:
+            return {one.number: one for one in (*self.open(), *self.closed())}
 
     def first_of_lanes(self) -> dict[int, tuple[InFlight, int]]:
         """Return by lane the range that was opened first and has not ended, and how many there are; in bounded time."""
@@ -175,11 +188,9 @@ class RangesInFlight:
             note(one, 1)
         with self.lock:
             for lane in self.lanes:
-                queues = [(writer.finished[:NESTED], len(writer.finished), writer.ident) for writer in tuple(lane.writers)]
-                handed_over = [row for row, _ in lane.handed_over[:NESTED]]
-                for rows, count, thread in (*queues, (handed_over, len(lane.handed_over), _NO_THREAD)):
-                    if rows:  # a range closes after those within it
-                        note(_in_flight(lane, min(rows, key=lambda row: row[2]), thread), count)
+                for writer in tuple(lane.writers):
+                    if rows := writer.finished[:NESTED]:  # a range closes after those within it
+                        note(_in_flight(lane, min(rows, key=lambda row: row[2]), writer.ident), len(writer.finished))
         return found
 
     def find_unended(self, columns: Mapping[str, Int64Array]) -> Unended:
@@ -188,17 +199,14 @@ class RangesInFlight:
         missing = around[RowFinder(columns["number"]).rows_of(around) < 0].tolist()
         if not missing:
             return NO_UNENDED
-        known = {one.number: one for one in self.open()}
-        if any(number not in known for number in missing):
-            known |= {one.number: one for one in self.closed()}
+        known = self.known()
         found: dict[int, InFlight] = {}
         for wanted in missing:
             number = wanted
             while number in known and number not in found:
                 found[number] = known[number]
                 number = known[number].parent
-        rows = [(one.number, one.parent, one.lane.index, one.opened_ns) for one in found.values()]
-        return Unended(*np.array(rows, np.int64).reshape(-1, 4).T.copy())
+        return Unended(*_columns([(one.number, one.parent, one.lane.index, one.opened_ns) for one in found.values()], 4))
 
     def find_enclosing(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         """Return the number of the innermost range that each thread had open at each moment of the host, or -1."""
@@ -206,31 +214,19 @@ class RangesInFlight:
             return np.empty(0, np.int64)
         with self.lock:
             # Those that any thread may end are of no thread that anyone asks for.
-            rows = [(one.thread, one.opened_ns, one.closed_ns, one.number) for one in (*self.open(), *self.closed())]
+            rows = [(one.thread, one.opened_ns, one.closed_ns, one.number) for one in self.known().values()]
             ended = self._closed.block[:4]
         ended = ended[:, (ended[2] > at_host_ns.min()) & (ended[1] <= at_host_ns.max())]
-        whole = np.concatenate((np.array(rows, np.int64).reshape(-1, 4).T, ended), axis=1)
-        # Seen in two places, it counts as closed.
-        whole = whole[:, np.lexsort((whole[2], whole[3]))]
-        whole = whole[:, np.diff(whole[3], prepend=-2) > 0]
+        whole = np.concatenate((_columns(rows, 4), ended), axis=1)
         found = find_innermost(Intervals(*whole), thread, at_host_ns)
-        return np.where(found >= 0, whole[3][found], -1) if whole.shape[1] else found
+        return np.append(whole[3], -1)[found]  # -1, none, is last
 
-    def lanes_of(self, number: Int64Array) -> Int64Array:
-        """Return the lane of each range of these numbers, open or newly closed, or -1; shape (n,)."""
-        lanes, _ = self._facts_of(number)
-        return lanes
-
-    def names_of(self, number: Int64Array) -> Int64Array:
-        """Return the code of the name of each range of these numbers, open or newly closed, or -1; shape (n,)."""
-        _, names = self._facts_of(number)
-        return names
-
-    def _facts_of(self, number: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def facts_of(self, number: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return lane and name's code of the ranges of these numbers, open or newly closed; -1 where unknown; shape (n,)."""
         with self.lock:
-            rows = [(one.number, one.lane.index, one.name) for one in (*self.open(), *self.closed())]
+            rows = [(one.number, one.lane.index, one.name) for one in self.known().values()]
             ended = self._closed.block
-        known = np.concatenate((np.array(rows, np.int64).reshape(-1, 3).T, ended[3:]), axis=1)
+        known = np.concatenate((_columns(rows, 3), ended[3:]), axis=1)
         rows_of = RowFinder(known[0]).rows_of(number)
         return np.append(known[1], -1)[rows_of], np.append(known[2], -1)[rows_of]
 
@@ -247,13 +243,13 @@ class RangesInFlight:
 
     def hand_over(self, lane: RecordedLane, row: FinishedRange, thread: int) -> None:
         """Take a closed range that any thread could end; where too many wait for the device, drop it and count it."""
-        lane.handed_over.append((row, thread))
+        lane.writers.append(HandedOver(row, thread))
         if lane.is_retired and lane not in self.places_of(lane.index):
             self._places[lane.index] = (*self.places_of(lane.index), lane)  # it counted as spent while the range was open
-        if len(lane.handed_over) % COLLECT_EVERY == 0 or len(lane.handed_over) > PENDING_LIMIT:
+        if len(lane.writers) % COLLECT_EVERY == 0 or len(lane.writers) > PENDING_LIMIT:
             self.collect()
-        if len(lane.handed_over) > PENDING_LIMIT:
-            self._release([lane.handed_over.pop()[0]])
+        if len(lane.writers) > PENDING_LIMIT and sum(isinstance(one, HandedOver) for one in lane.writers) > PENDING_LIMIT:
+            self._release(lane.writers.pop().finished)
             self.overflowed_count += 1
 
     def collect_in_passing(self, writer: LaneWriter) -> None:
@@ -328,23 +324,13 @@ class RangesInFlight:
                     kept = [row for row in rows if is_kept(row)]
                     writer.finished[: len(rows)] = kept
                     self.overflowed_count += len(rows) - len(kept)
-                handed_over = [entry for entry in lane.handed_over if is_kept(entry[0])]
-                self.overflowed_count += len(lane.handed_over) - len(handed_over)
-                lane.handed_over = handed_over
 
     def _fold(self, work: Sequence[Int64Array]) -> None:
         """Lay new records of work against the ranges that are timed by it; see `WorkExtents.fold`."""
-        rows = [
-            (one.number, one.lane.index, one.opened_ns, one.closed_ns)
-            for one in (*self.open(), *self.closed())
-            if one.is_timed_by_work
-        ]
-        if not rows and not len(work[0]):
-            return
-        whole = np.array(rows, np.int64).reshape(-1, 4).T
-        # One that was closed in between is seen twice; as closed it comes first.
-        whole = whole[:, np.lexsort((whole[3], whole[0]))]
-        self._extents.fold(whole[:, np.diff(whole[0], prepend=-1) > 0], work)
+        timed = [one for one in self.known().values() if one.is_timed_by_work]
+        if timed or len(work[0]):
+            rows = [(one.number, one.lane.index, one.opened_ns, one.closed_ns) for one in timed]
+            self._extents.fold(_columns(rows, 4), work)
 
     def _told_until_ns(self, lane: int, thread: int | None) -> int:
         """Return the host time up to which all work that a thread, or any, has launched on a lane has ended and is recorded."""
@@ -360,53 +346,25 @@ class RangesInFlight:
                 if self.is_awaiting_work:  # twice is as good as once
                     known = [(writer.ident, row[2], row[5], row[3], lane.index, row[1]) for row in rows]
                     self._closed.append(np.array(known, np.int64).T)
-                block = self._rows(lane, rows, [writer.thread] * len(rows))
+                block = self._rows(lane, rows, writer.thread)
                 # A row is either waiting or in the log. Ctrl-C alone is held back: what a handler of another signal raises just
                 # here (an alarm) leaves the rows in both, and they are counted twice.
                 with delayed_interrupts():
                     self._log.append(block)
                     writer.finished[:count] = kept
                 self._release(rows)
-        if lane.handed_over:
-            self._collect_handed_over(lane)
         if any(_is_spent(writer) for writer in lane.writers):
             lane.writers[:] = [writer for writer in lane.writers if not _is_spent(writer)]
 
-    def _collect_handed_over(self, lane: RecordedLane) -> None:
-        ended: list[tuple[FinishedRange, int]] = []
-        waiting: list[tuple[FinishedRange, int]] = []
-        told_ns = self._told_until_ns(lane.index, None)
-        for row, thread in lane.handed_over:
-            if row[0] is NO_EVENTS:
-                is_over = row[5] <= told_ns
-            else:
-                is_over = self._is_told(row) and self._backend.is_event_done(row[0][1])
-            (ended if is_over else waiting).append((row, thread))
-        if ended:
-            rows, threads = zip(*ended, strict=True)
-            block = self._rows(lane, rows, threads)
-            with delayed_interrupts():  # likewise
-                self._log.append(block)
-                lane.handed_over = waiting
-            self._release(rows)
-
-    def _rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> Int64Array:
-        """Return the rows of ranges for the log."""
+    def _rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], thread: int) -> Int64Array:
+        """Return the rows of a thread's ranges for the log."""
         if _have_pairs(rows):
-            return self._timed_alike(lane, rows, threads)
-        blocks = []
+            return self._timed_alike(lane, rows, thread)
         # By a pair of events, by work alone, by work and an event at the end.
-        for kind in ((False, False), (True, True), (True, False)):
-            chosen = [
-                (row, thread)
-                for row, thread in zip(rows, threads, strict=True)
-                if (row[0][0] is None, row[0][1] is None) == kind
-            ]
-            if chosen:
-                blocks.append(self._timed_alike(lane, *zip(*chosen, strict=True)))
-        return np.concatenate(blocks, axis=1)
+        alike = ([row for row in rows if (row[0][0] is None, row[0][1] is None) == kind] for kind in _TIMED_BY)
+        return np.concatenate([self._timed_alike(lane, chosen, thread) for chosen in alike if chosen], axis=1)
 
-    def _timed_alike(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> Int64Array:
+    def _timed_alike(self, lane: RecordedLane, rows: Sequence[FinishedRange], thread: int) -> Int64Array:
         """Return the rows of ranges that are timed alike; their times are put on the backend's clock."""
         pairs, names, queued, numbers, parents, _ = zip(*rows, strict=True)
         queued_host_ns = np.array(queued, np.int64)
@@ -420,25 +378,24 @@ class RangesInFlight:
                 times = times._replace(end_ns=np.maximum(start_ns, told_ns))
         else:
             times = self._backend.resolve(starts, ends, queued_host_ns)
-        same = {
-            "lane": lane.index,
-            "kind": RANGE_CODE,
-            "partition": lane.partition,
-            "detail": -1,
-            "size_bytes": 0,
-            "correlation": TIMED_BY_WORK if pairs[0] is NO_EVENTS else 0,
-        }
-        told = {"name": names, "parent": parents, "thread": threads, "number": numbers}
         found: dict[str, Any] = {
             "start_ns": times.start_ns,
             "end_ns": times.end_ns,
             "queued_ns": times.queued_ns,
-            **same,
-            **told,
+            "lane": lane.index,
+            "name": names,
+            "kind": RANGE_CODE,
+            "parent": parents,
+            "thread": thread,
+            "partition": lane.partition,
+            "number": numbers,
+            "detail": -1,
+            "size_bytes": 0,
+            "correlation": TIMED_BY_WORK if pairs[0] is NO_EVENTS else 0,
         }
         block = np.empty((len(SPAN_COLUMNS), len(rows)), np.int64)
-        for place, name in enumerate(SPAN_COLUMNS):
-            block[place] = found[name]
+        for row, name in zip(block, SPAN_COLUMNS, strict=True):
+            row[:] = found[name]
         return block
 
     def _release(self, rows: Sequence[FinishedRange]) -> None:
@@ -451,7 +408,9 @@ class RangesInFlight:
         for events in pairs[room:]:
             self._backend.release_events(events)
 
-    def _sort(self, lane: RecordedLane, writer: LaneWriter) -> tuple[int, list[FinishedRange], list[FinishedRange]]:
+    def _sort(
+        self, lane: RecordedLane, writer: LaneWriter | HandedOver
+    ) -> tuple[int, list[FinishedRange], list[FinishedRange]]:
         """Return how many closed ranges were looked at, those of them that have ended, and those that stay."""
         waiting = writer.finished[:]
         if _have_pairs(waiting):
@@ -482,6 +441,11 @@ def _in_flight(lane: RecordedLane, row: FinishedRange, thread: int) -> InFlight:
     return InFlight(number, parent, lane, name, thread, opened_ns, closed_ns, events[0] is None)
 
 
+def _columns(rows: Sequence[tuple[int, ...]], count: int) -> Int64Array:
+    """Return rows of numbers as columns; shape (count, n)."""
+    return np.array(rows, np.int64).reshape(-1, count).T
+
+
 def to_clock(backend: Backend, host_ns: Int64Array) -> Int64Array:
     """Put host times on the backend's clock; shape (n,), one at least.
 
@@ -509,6 +473,6 @@ def _have_pairs(rows: Sequence[FinishedRange]) -> bool:
     return not any(row[0][0] is None for row in rows)
 
 
-def _is_spent(writer: LaneWriter) -> bool:
+def _is_spent(writer: LaneWriter | HandedOver) -> bool:
     """Tell whether nothing more can come from a writer: its thread has ended and its ranges are collected."""
     return not writer.finished and writer.owner() is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpustreamlab._util.background import Updater
+from gpustreamlab._util.background import Updater, held_weakly
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import GPUStreamLabError
@@ -417,7 +416,7 @@ class CardClocks:
         """For each comparison and device: when by its own clock, what that lacks to be the first one's, and the error."""
         self._first_ns = self._last_ns = 0
         self.compare()
-        self._updater = Updater(_step_of(self), refresh_hz=_LOOK_HZ, name="gpustreamlab clocks of cards")
+        self._updater = Updater(held_weakly(self._step), refresh_hz=_LOOK_HZ, name="gpustreamlab clocks of cards")
         if not self._is_one:
             self._updater.start()
 
@@ -437,6 +436,13 @@ class CardClocks:
             self._last_ns = now_ns
         finally:
             self._lock.release()
+
+    def _step(self) -> bool:
+        try:
+            self.compare()
+        except GPUStreamLabError as error:  # whoever uses the device is told; a full card may have room later
+            _log.debug("The clocks of the cards were not compared: %s", error)
+        return True
 
     def ahead(self) -> list[Ahead]:
         """Return how far each clock is ahead of the first one's, see `gpustreamlab.merge`."""
@@ -460,20 +466,3 @@ class CardClocks:
     def stop(self) -> None:
         """Compare no more. Idempotent."""
         self._updater.stop()
-
-
-def _step_of(clocks: CardClocks) -> Callable[[], bool]:
-    """Return what the thread on the side does; it does not keep the clocks alive."""
-    known = weakref.ref(clocks)
-
-    def step() -> bool:
-        alive = known()
-        if alive is None:
-            return False
-        try:
-            alive.compare()
-        except GPUStreamLabError as error:  # whoever uses the device is told; a full card may have room later
-            _log.debug("The clocks of the cards were not compared: %s", error)
-        return True
-
-    return step

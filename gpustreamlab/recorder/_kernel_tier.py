@@ -29,7 +29,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -39,7 +38,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from gpustreamlab._util.background import Updater
+from gpustreamlab._util.background import Updater, held_weakly
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import Activities, ActivitySource, Backend, Step
 from gpustreamlab.recorder._chunks import Chunk, join
@@ -110,9 +109,9 @@ class KernelTier:
         self._in_flight = in_flight
         self._on_loss = on_loss
         self._reader = reader
-        reader.lanes_of = in_flight.lanes_of
+        reader.lanes_of = lambda number: in_flight.facts_of(number)[0]
         self._threads = reader.threads
-        self._stacks = StackSampler(backend.glance_ns)
+        self.stacks = StackSampler(backend.glance_ns)  # Looks where threads that launch stand in Python
         # Held while a batch is taken and stored, so that batches are stored in their order.
         self._lock = process_lock()
         self._is_taking = False
@@ -148,11 +147,6 @@ class KernelTier:
         return self.is_on and bool(getattr(self._source, "times_ranges", False))
 
     @property
-    def samples_stacks(self) -> bool:
-        """True while threads that launch are looked at, where they stand in Python."""
-        return self._stacks.is_on
-
-    @property
     def is_awaiting_work(self) -> bool:
         """True while records of work may come: from before the start until `finish`."""
         return self._in_flight.is_awaiting_work
@@ -179,7 +173,7 @@ class KernelTier:
         """Records that are missing."""
         source = self._source
         lost = 0 if source is None else max(0, source.dropped_count - self._dropped_base)
-        return self._dropped_before + lost + self._reader.refused_count + self._stacks.dropped_count
+        return self._dropped_before + lost + self._reader.refused_count + self.stacks.dropped_count
 
     def start(
         self, source: ActivitySource, *, keeps_calls: bool, tell_loss: Callable[[str], object], samples_stacks: bool = False
@@ -246,13 +240,6 @@ class KernelTier:
             self._take_rest()
             self._forget_source()
 
-    def abandon(self) -> None:
-        """Forget the source without a word to it: it is of the process that this one was forked from."""
-        self._source = None
-        self._is_taking = False
-        self._stacks.abandon()
-        self.windows.close(0)
-
     def note_stream(self, recorded: RecordedLane) -> None:
         """Note where the records' stream belongs from now on. What goes wrong is logged: it must not stop the user's work."""
         source = self._source
@@ -298,12 +285,12 @@ class KernelTier:
         with self._lock:
             self._reader.refused_count = 0
             self.windows.clear()
-            self._dropped_before = self._stacks.dropped_count = 0
+            self._dropped_before = self.stacks.dropped_count = 0
             self._dropped_base = 0 if self._source is None else self._source.dropped_count
             self.edit_count += 1
 
     def name_graph(self, graph: int, labels: Sequence[tuple[int, str]]) -> None:
-        """Name the parts of a graph, see `Recorder.name_graph`."""
+        """Name the parts of a CUDA graph: in the trace, each launch of it has a row for each of them."""
         with self._lock:
             self._reader.labels.name(graph, labels)
 
@@ -318,7 +305,7 @@ class KernelTier:
                 told, work = Chunk(), NO_WORK
                 if activities.steps and self.take_steps is not None:
                     self._hand_on(activities, self.take_steps)
-                if activities.names or len(activities.dependencies) or self._reader.waiting or self._stacks.has_looks:
+                if activities.names or len(activities.dependencies) or self._reader.waiting or self.stacks.has_looks:
                     self._threads.look(self._backend.host_time_ns)
                     told, work = self._reader.read(
                         activities,
@@ -346,7 +333,7 @@ class KernelTier:
     def _hand_on(self, activities: Activities, take: TakeSteps) -> None:
         """Hand on what hazards are found from, with the names of the ranges around."""
         thread = np.array([step.thread for step in activities.steps], np.int64)
-        codes = self._in_flight.names_of(self._find_ranges(thread, activities.step_host_ns))
+        _, codes = self._in_flight.facts_of(self._find_ranges(thread, activities.step_host_ns))
         take(activities.steps, self._reader.texts_of(codes), activities.step_host_ns.tolist())
 
     def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
@@ -360,11 +347,11 @@ class KernelTier:
 
     def _sample(self, *, is_wanted: bool) -> None:
         """Look at the stacks of threads from now on, or no more."""
-        (self._stacks.start if is_wanted else self._stacks.stop)()
+        (self.stacks.start if is_wanted else self.stacks.stop)()
 
     def _read_stacks(self) -> Chunk:
         """Return what was seen of stacks, once their threads have launched something."""
-        batch = self._stacks.take(self._reader.launching)
+        batch = self.stacks.take(self._reader.launching)
         if not len(batch.thread):
             return Chunk()
         start_ns, end_ns = (to_clock(self._backend, host_ns) for host_ns in (batch.start_host_ns, batch.end_host_ns))
@@ -399,7 +386,7 @@ class KernelTier:
             return min(now_ns, self._backend.host_to_clock_ns(source.complete_until_host_ns)) if source.lost_reason else now_ns
 
     def _close_window(self, at_ns: int) -> None:
-        self._stacks.stop()
+        self.stacks.stop()
         if self.is_on:
             self.windows.close(at_ns)
             self.stop_count += 1
@@ -471,7 +458,7 @@ class StackSampler:
         """Look from now on. Idempotent."""
         if self._updater is None:
             self._looks.clear()
-            self._updater = Updater(_look_of(self), refresh_hz=STACK_HZ, name=f"{HELPER_PREFIX} stacks")
+            self._updater = Updater(held_weakly(self.look), refresh_hz=STACK_HZ, name=f"{HELPER_PREFIX} stacks")
             self._updater.start()
 
     def stop(self) -> None:
@@ -480,12 +467,8 @@ class StackSampler:
         if updater is not None:
             updater.stop()
 
-    def abandon(self) -> None:
-        """Forget the thread: in a forked child it is not there."""
-        self._updater = None
-
-    def look(self) -> None:
-        """Note where every thread stands but the one that asks."""
+    def look(self) -> bool:
+        """Note where every thread stands but the one that asks; there is always more to see."""
         now_ns, own = self._glance_ns(), threading.get_ident()
         for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented, and the only way
             codes, thread = () if ident == own else _codes_of(frame), ident & 0xFFFF_FFFF
@@ -494,6 +477,7 @@ class StackSampler:
                     looks = self._looks.setdefault(thread, deque(maxlen=KEPT_LOOKS))
                     self.dropped_count += len(looks) == KEPT_LOOKS and thread in self._launching
                     looks.append((now_ns, codes))
+        return True
 
     def take(self, launching: Container[int]) -> StackBatch:
         """Return what was seen of the threads that launch work, but the last look while there will be another."""
@@ -520,19 +504,6 @@ class StackSampler:
                     rows.append((ident, start_ns, end_ns, places[key]))
         thread, start_host_ns, end_host_ns, stack = np.array(rows, np.int64).reshape(-1, 4).T
         return StackBatch(thread, start_host_ns, end_host_ns, stack, tuple(stacks))
-
-
-def _look_of(sampler: StackSampler) -> Callable[[], bool]:
-    """Return what the thread does; it keeps no sampler alive that was lost."""
-    known = weakref.ref(sampler)
-
-    def look() -> bool:
-        alive = known()
-        if alive is not None:
-            alive.look()
-        return alive is not None
-
-    return look
 
 
 def _codes_of(frame: FrameType | None) -> tuple[CodeType, ...]:

@@ -17,8 +17,9 @@ is made once for each name and used again; what is open stands on the thread's s
 #   kernels are recorded a range puts nothing on its stream, and lasts as long as the work inside it.
 # - Two stacks, one of selections and one of ranges. Each exit then had to find out what lay above it on the other one. Now
 #   there is one, which holds both in the order of their entering.
-# - Counting references, to find out whether a block had ended without its exit. An exit out of turn now takes only itself
-#   away: its entry becomes `LEFT`, and no entry below a selection changes its place.
+# - Counting references, to find out whether a block had ended without its exit. An exit out of turn now takes its own entry
+#   away, wherever that stands.
+# - A note on the stack for what was left out of turn, so that no entry changes its place. Entries are found by their owners.
 # - Letting another thread leave a range. Its rows would not be in the order of the stream any more, or need a lock. A range is
 #   left in its own thread, so a `LaneWriter` takes none; what begins in one thread and ends in another is an `OpenRange`.
 #
@@ -59,7 +60,7 @@ FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int, int]
 (host ns), its number, its parent's number or -1, and when it was closed (host ns). A plain tuple: a named one takes 0.3 us."""
 
 Entry: TypeAlias = tuple[tuple[Any, Any], int, int, Any]
-"""An entry of a thread's stack: a `Range`, a selection, `STEP` or `LEFT` stands last.
+"""An entry of a thread's stack: a `Range`, a selection or `STEP` stands last.
 
 Of a range: its pair of events, when it was queued (host ns), and its number. What is no range has the time and the number of
 the range below it, so that the parent of a range is the number of the entry below."""
@@ -72,7 +73,6 @@ CAPTURED: tuple[None, Any] = (None, object())
 NOTHING_OPEN: Entry = (NO_EVENTS, 0, -1, None)  # What lies below the outermost entry, so that every range has one below it
 
 STEP: Final = object()  # Stands on the stack below what one step of a task enters
-LEFT: Final = object()  # Stands for what was left while later entries stay: no entry changes its place
 
 COLLECT_EVERY = 4_096  # Closed ranges after which finished ones are collected in passing, so that their events are used again
 
@@ -93,9 +93,8 @@ class RecordedLane:
     """True once another one has taken its place; what is selected or waiting here still comes to its end."""
     last_number: int = -1  # Number of the range opened last, or -1
     incoming: list[int] = field(default_factory=list)  # Numbers of ranges that the next range of this lane waits for
-    writers: list[LaneWriter] = field(default_factory=list)  # One for each thread that has ranges here
-    handed_over: list[tuple[FinishedRange, int]] = field(default_factory=list)
-    """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
+    writers: list[LaneWriter | HandedOver] = field(default_factory=list)
+    """One for each thread that has ranges here, and for each closed range that any thread could end."""
     started: weakref.WeakSet[OpenRange] = field(default_factory=weakref.WeakSet)
     """Ranges that any thread may end, and none has. Changed and read under the recorder's lock."""
 
@@ -128,8 +127,7 @@ class RecordedLane:
 
     def queues(self) -> list[tuple[tuple[FinishedRange, ...], int]]:
         """Return the closed ranges that wait: together what the stream ends in order, with its thread; -1 for any thread."""
-        queues = [(tuple(writer.finished), writer.ident) for writer in tuple(self.writers)]
-        return queues + [((row,), -1) for row, _ in tuple(self.handed_over)]
+        return [(tuple(writer.finished), writer.ident) for writer in tuple(self.writers)]
 
     def take_over(self, before: RecordedLane) -> None:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""
@@ -151,14 +149,13 @@ class RecordedLane:
 class ThreadState:
     """Open ranges and selections of one thread."""
 
-    __slots__ = ("__weakref__", "cell_depth", "ident", "left_count", "name", "stack", "thread", "watch", "writer", "writers")
+    __slots__ = ("__weakref__", "cell_depth", "ident", "name", "stack", "thread", "watch", "writer", "writers")
 
     def __init__(self, threads: Threads) -> None:
         self.ident = threading.get_ident() & 0xFFFF_FFFF  # The thread as activities number it
         self.name = cut_text(threading.current_thread().name)  # Its name
         self.thread = threads.code(self.ident, self.name)  # Its code
         self.stack: list[Entry] = [NOTHING_OPEN]  # `NOTHING_OPEN`, then selections and ranges in the order of their entering
-        self.left_count = 0  # How many of them were left while later ones stay
         self.cell_depth = 1  # How high the stack was as the notebook's cell began
         self.writer: LaneWriter | None = None  # Writer of the selected lane
         self.writers: dict[RecordedLane, LaneWriter] = {}  # Writers by lane
@@ -184,15 +181,19 @@ class ThreadState:
         owners = [entry[3] for entry in tuple(self.stack)]
         return any(owner.lane.index == index for owner in owners if hasattr(owner, "lane"))
 
-    def mark_left(self, place: int, events: tuple[Any, Any] = NO_EVENTS) -> None:
-        """Let `LEFT` stand for an entry, and with it what is still to be done for it."""
+    def place_of(self, owner: object) -> int:
+        """Return where the innermost entry of an owner stands; 0 where there is none."""
+        return next((place for place in range(len(self.stack) - 1, 0, -1) if self.stack[place][3] is owner), 0)
+
+    def take_out(self, place: int) -> None:
+        """Take an entry away from below others, which stay."""
         _, queued_host_ns, number, _ = self.stack[place - 1]
-        self.stack[place] = (events, queued_host_ns, number, LEFT)
-        self.left_count += 1
-        for later, (own_events, _, _, owner) in enumerate(self.stack[place + 1 :], place + 1):
+        del self.stack[place]
+        self.cell_depth -= place < self.cell_depth
+        for later, (events, _, _, owner) in enumerate(self.stack[place:], place):
             if isinstance(owner, Range):
                 break
-            self.stack[later] = (own_events, queued_host_ns, number, owner)
+            self.stack[later] = (events, queued_host_ns, number, owner)
 
 
 class LaneWriter:
@@ -221,6 +222,19 @@ class LaneWriter:
             return self.recorder.make_range(self, name)
 
 
+class HandedOver:
+    """Stands for a thread's writer where any thread could end a range, which is in no order with others of the stream."""
+
+    __slots__ = ("finished", "thread")
+    ident: Final = -1  # Of no thread
+
+    def __init__(self, row: FinishedRange, thread: int) -> None:
+        self.finished, self.thread = [row], thread
+
+    def owner(self) -> None:
+        """Tell that no thread's state is waited for."""
+
+
 class Range:
     """A named range on a lane, for one thread, as a context manager.
 
@@ -229,23 +243,13 @@ class Range:
     is kept. An interrupt (Ctrl-C) while it opens or closes leaves no range open: it is kept whole, or counted as dropped.
     """
 
-    __slots__ = ("_annotation", "_code", "_name", "_writer")
+    __slots__ = ("_annotation", "_writer", "name", "name_code")
 
     def __init__(self, writer: LaneWriter, name: str, code: int, annotation: Any) -> None:
         self._writer = writer
-        self._name = name
-        self._code = code
+        self.name = name  # As the user gave it
+        self.name_code = code
         self._annotation = annotation
-
-    @property
-    def name(self) -> str:
-        """Name that the user gave it."""
-        return self._name
-
-    @property
-    def name_code(self) -> int:
-        """Code of its name."""
-        return self._code
 
     @property
     def lane(self) -> RecordedLane:
@@ -255,7 +259,7 @@ class Range:
     @property
     def is_listed(self) -> bool:
         """Whether it is the range that its writer returns for its name."""
-        return self._writer.ranges.get(self._name) is self
+        return self._writer.ranges.get(self.name) is self
 
     def __enter__(self) -> None:
         writer = self._writer
@@ -280,7 +284,7 @@ class Range:
                 writer.record(events[0])
         except Exception as error:
             recorder.count_failed(1)
-            raise recorder.explain(error, self._name, lane) from error
+            raise recorder.explain(error, self.name, lane) from error
         lane.last_number = number = next(recorder.numbers)
         entry = (events, now_ns, number, self)
         stack = writer.stack
@@ -320,7 +324,7 @@ class Range:
             if events[1] is not None:
                 writer.record(events[1])
             finished = writer.finished
-            finished.append((events, self._code, queued_host_ns, number, stack[-2][2], closed_ns))
+            finished.append((events, self.name_code, queued_host_ns, number, stack[-2][2], closed_ns))
             del stack[-1]
             if len(finished) >= writer.collect_at:
                 writer.recorder.collect_in_passing(writer)
@@ -357,7 +361,7 @@ class Range:
     def set_aside(self) -> Range:
         """Return what opens it again later, maybe in another thread; the writer does not return this object any more."""
         if self.is_listed:
-            del self._writer.ranges[self._name]
+            del self._writer.ranges[self.name]
         return self
 
     def abandon(self) -> None:
@@ -389,12 +393,11 @@ class Range:
         if self._writer.owner() is not state:
             self._refuse_to_leave(error, "in a thread that did not enter it")
             return False
-        stack = state.stack
-        place = next((place for place in range(len(stack) - 1, 0, -1) if stack[place][3] is self), 0)
+        place = state.place_of(self)
         if not place:
             self._refuse_to_leave(error)
             return False
-        later = [entry[3] for entry in stack[place + 1 :]]
+        later = [entry[3] for entry in state.stack[place + 1 :]]
         if isinstance(error, KeyboardInterrupt) and all(isinstance(opened, Range) for opened in later):
             for opened in reversed(later):
                 opened.drop()
@@ -420,17 +423,14 @@ class Range:
                 self.__exit__(None, error, None)
             finally:
                 writer.stack = stack
-                if all(isinstance(entry[3], Range) for entry in stack[place + 1 :]):
-                    del stack[place]  # nothing but a selection or a step knows its place
-                else:
-                    state.mark_left(place)
+                state.take_out(place)
 
     def _refuse_to_leave(self, error: BaseException | None, how: str = "twice, or after a range around it") -> None:
         lane = self._writer.lane
         if lane.is_closed:
             return
         message = (
-            f"Range {self._name[:60]!r} on stream {lane.name!r} was left {how}; it is not in the trace. "
+            f"Range {self.name[:60]!r} on stream {lane.name!r} was left {how}; it is not in the trace. "
             "Enter and leave ranges with nested `with` blocks."
         )
         if error is None:
@@ -449,7 +449,7 @@ class Range:
         lane = self._writer.lane
         if lane.is_closed:
             return  # closing a stream ends what is open on it
-        mapped = self._writer.recorder.explain(failure, self._name, lane)
+        mapped = self._writer.recorder.explain(failure, self.name, lane)
         if error is None:
             raise mapped from failure
         # The user's own exception matters more than a range that could not be closed after it.
@@ -465,7 +465,7 @@ class StandInRange(Range):
     __slots__ = ("original",)
 
     def __init__(self, writer: LaneWriter, original: Range) -> None:
-        super().__init__(writer, original._name, original._code, original._annotation)  # noqa: SLF001 - of its base class
+        super().__init__(writer, original.name, original.name_code, original._annotation)  # noqa: SLF001 - of its base class
         self.original = original
 
     def set_aside(self) -> Range:

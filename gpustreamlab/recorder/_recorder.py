@@ -21,7 +21,7 @@ from gpustreamlab.recorder._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, RECO
 from gpustreamlab.recorder._extents import Checkpoints
 from gpustreamlab.recorder._in_flight import RangesInFlight, Unended, is_done, to_clock
 from gpustreamlab.recorder._kernel_tier import KernelTier, observing
-from gpustreamlab.recorder._ranges import NO_EVENTS, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
+from gpustreamlab.recorder._ranges import NO_EVENTS, FinishedRange, LaneWriter, Range, RecordedLane, ThreadState
 from gpustreamlab.recorder._tables import MAX_LABEL_LENGTH, CodeTable, SessionTables, Tables, cut_text
 from gpustreamlab.recorder._trace_maker import fold
 from gpustreamlab.recorder._work import WorkReader
@@ -187,10 +187,6 @@ class Recorder:
             self._checkpoints.note(number, self.look_at_clock(), place)
         return number
 
-    def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
-        """Open a range that any thread may end."""
-        return OpenRange(self, lane, name)
-
     def thread_state(self) -> ThreadState:
         """Return what this thread has open and selected."""
         try:
@@ -240,10 +236,6 @@ class Recorder:
     def forget_events(self, events: tuple[Any, Any]) -> None:
         """Give the events of a range back that is not recorded."""
         self._backend.release_events([event for event in events if event is not None])
-
-    def name_graph(self, graph: int, labels: Sequence[tuple[int, str]]) -> None:
-        """Name the parts of a CUDA graph: in the trace, each launch of it has a row for each of them."""
-        self.kernels.name_graph(graph, labels)
 
     def tick(self, now_ns: int) -> None:
         """Keep the clock precise; called by the first range after `next_tick_ns`."""
@@ -474,10 +466,6 @@ class Recorder:
         self.is_timed_by_work = False
         self.kernels.end()
         self.collect()
-
-    def collect_work(self) -> None:
-        """Drain the records of kernels that have come, into the log. Never waits for the device."""
-        self.kernels.take(is_complete=False)
 
     def _drop_untold(self, until_host_ns: int) -> None:
         self.is_timed_by_work = False

@@ -115,7 +115,7 @@ def add_graph_launches(
 ) -> tuple[dict[str, Int64Array], tuple[str, ...]]:
     """Return the rows with one more for each launch, lane and part of a graph, which is the parent of its nodes; and the names.
 
-    A part has the name that `Recorder.name_graph` was told. Where no parts were named, the whole graph is one.
+    A part has the name that `KernelTier.name_graph` was told. Where no parts were named, the whole graph is one.
     """
     graph_of = np.array([*(one.graph for one in details), 0], np.int64)  # -1, no detail, is last
     nodes = np.flatnonzero(is_work(columns["kind"]) & (graph_of[columns["detail"]] != 0))

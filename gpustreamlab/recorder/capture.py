@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from gpustreamlab._util.background import Updater
+from gpustreamlab._util.background import Updater, held_weakly
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.errors import (
@@ -113,12 +112,7 @@ class CaptureControl:
         self._asked: deque[Capture] = deque(maxlen=KEPT_CAPTURES)
         self._source: ActivitySource | None = None
         self._updater: Updater | None = None
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it captures nothing any more."""
-        return self._is_closed
+        self.is_closed = False  # Whether it captures nothing any more
 
     @property
     def tier(self) -> CaptureTier:
@@ -136,7 +130,7 @@ class CaptureControl:
         told = ""
         if self._source is not None and self._recorder.kernels.is_on:
             told = f"{' and host calls' if self._recorder.kernels.keeps_calls else ''} ({self._source.description})"
-            told = f"{', stacks' if self._recorder.kernels.samples_stacks else ''}{told}"
+            told = f"{', stacks' if self._recorder.kernels.stacks.is_on else ''}{told}"
         return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
 
     def capture(
@@ -165,7 +159,7 @@ class CaptureControl:
     def _ask(self, capture: Capture, *, is_choosy: bool) -> str:
         """Put a request in force, above the others; return why it is less than was asked for, or nothing."""
         with delayed_interrupts(), self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 raise SessionClosedError("This session was closed meanwhile; it cannot capture. Start another with Session().")
             refusal = self._apply(capture) if is_choosy else self._try(capture)
             self._asked.append(capture)
@@ -173,7 +167,7 @@ class CaptureControl:
 
     def is_asked(self, capture: Capture) -> bool:
         """Tell whether a request is neither taken back nor over."""
-        return not self._is_closed and capture in self._asked
+        return not self.is_closed and capture in self._asked
 
     def take_back(self, capture: Capture) -> None:
         """Take a request back; where it was the newest, go back to the one before."""
@@ -199,7 +193,7 @@ class CaptureControl:
     def close(self) -> None:
         """Stop, take what is left, and close the source. Idempotent."""
         with delayed_interrupts(), self._lock:
-            self._is_closed = True
+            self.is_closed = True
             self._stop_updater()
             self._recorder.end_capture()
             source, self._source = self._source, None
@@ -232,7 +226,7 @@ class CaptureControl:
                 self._recorder.kernels.note_refusal(refusal)
                 return refusal
             if self._updater is None or not self._updater.is_running:
-                self._updater = Updater(_step_of(self, source), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
+                self._updater = Updater(held_weakly(self.take, source.close), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
                 self._updater.start()
             return ""
 
@@ -264,7 +258,7 @@ class CaptureControl:
                 self._recorder.collect()
             source = self._source
             if source is None or source.keep_up():
-                self._recorder.collect_work()
+                self._recorder.kernels.take(is_complete=False)
         if self._is_lingering and not self._recorder.kernels.is_on:
             self._recorder.kernels.finish_when_quiet(QUIET_NS)
         return self._recorder.kernels.is_on or self._is_lingering
@@ -302,17 +296,3 @@ def _tell_loss(reason: str) -> None:
         warnings.warn(message, CaptureWarning, stacklevel=2)
     except CaptureWarning:  # as the user's filters want it; but this is not where the user called
         _log.debug("The warning was made an error.")
-
-
-def _step_of(control: CaptureControl, source: ActivitySource) -> Callable[[], bool]:
-    """Return what the thread on the side does; it does not keep a session alive, and cleans up after one that was lost."""
-    known = weakref.ref(control)
-
-    def step() -> bool:
-        alive = known()
-        if alive is None:
-            source.close()
-            return False
-        return alive.take()
-
-    return step

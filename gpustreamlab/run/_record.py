@@ -16,7 +16,7 @@ from typing import Any
 from gpustreamlab._util.host import host_id
 from gpustreamlab.backends.cuda.cupti._stored import injection
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.run._written import chosen_files, say, shown, write_traces
+from gpustreamlab.run._written import add_file_options, chosen_files, say, shown, write_traces
 from gpustreamlab.trace import Trace, load_trace
 
 LEAST_LIMIT_MB = 32  # Of eight segments that hold a buffer of CUPTI's each
@@ -35,9 +35,7 @@ def add_record_parser(commands: Any) -> None:
         "snap PID, gpustreamlab live PID.",
         usage="gpustreamlab record [options] -- COMMAND [ARGUMENT ...]",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json, run.pftrace, ...")
-    parser.add_argument("--page", metavar="NAME.html", help="the page; by default the program's name, in this folder")
-    parser.add_argument("--force", action="store_true", help="replace these files where they exist")
+    add_file_options(parser)
     parser.add_argument("--last", type=float, metavar="SECONDS", help="keep only the last seconds")
     parser.add_argument(
         "--limit",
@@ -52,7 +50,6 @@ def add_record_parser(commands: Any) -> None:
         default="nodes",
         help="whole: a launch of a CUDA graph is one span, which costs less than its kernels (default: %(default)s)",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run, and its arguments")
 
 

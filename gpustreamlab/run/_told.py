@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from gpustreamlab.analysis import (
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.trace import as_trace
-from gpustreamlab.typing import CaptureTier, SpanKind
+from gpustreamlab.typing import CaptureTier, Int32Array, SpanKind
 
 MOST_CHANGES = 3
 """How many changes are told."""
@@ -86,32 +86,35 @@ def _head(trace: Trace) -> str:
 
 
 def _where(trace: Trace) -> str:
-    sums, wall_ns = np.zeros(len(trace.lanes), np.int64), concurrency(trace).wall_ns
-    rows = is_work(trace)
-    np.add.at(sums, trace.lane[rows], trace.duration_ns[rows])
-    busy = np.flatnonzero(sums)
-    order = busy[np.argsort(-sums[busy], kind="stable")].tolist()
-    named = [
-        f"{display_name(trace.lanes[lane].name, 32)} {format_ns(int(sums[lane]))} ({format_share(int(sums[lane]) / wall_ns)})"
-        for lane in order[:MOST_STREAMS]
+    wall_ns = concurrency(trace).wall_ns
+    told = [
+        f"{display_name(trace.lanes[lane].name, 32)} {format_ns(ns)} ({format_share(ns / wall_ns)})"
+        for lane, ns, _ in _longest(trace, trace.lane)
+        if ns
     ]
-    more = [f"{len(order) - MOST_STREAMS:,} more"] if len(order) > MOST_STREAMS else []
-    return f"Where: {', '.join([*named, *more])}"
+    return f"Where: {_listed(told, MOST_STREAMS)}"
 
 
 def _what(trace: Trace) -> str:
+    longest = _longest(trace, trace.name)
+    total_ns = max(sum(ns for _, ns, _ in longest), 1)
+    told = [f"{display_name(trace.names[code], 40)} {format_share(ns / total_ns)} ×{count:,}" for code, ns, count in longest]
+    return f"What: {_listed(told, MOST_NAMES)}"
+
+
+def _longest(trace: Trace, code: Int32Array) -> list[tuple[int, int, int]]:
+    """Return each code that work has, how long that takes in all, and how many there are; the longest first."""
     rows = is_work(trace)
-    sums, counts = np.zeros(len(trace.names), np.int64), np.bincount(trace.name[rows], minlength=len(trace.names))
-    np.add.at(sums, trace.name[rows], trace.duration_ns[rows])
-    total_ns = max(int(sums.sum()), 1)
-    used = np.flatnonzero(counts)
-    order = used[np.argsort(-sums[used], kind="stable")].tolist()
-    named = [
-        f"{display_name(trace.names[code], 40)} {format_share(int(sums[code]) / total_ns)} ×{counts[code]:,}"
-        for code in order[:MOST_NAMES]
-    ]
-    more = [f"{len(order) - MOST_NAMES:,} more"] if len(order) > MOST_NAMES else []
-    return f"What: {', '.join([*named, *more])}"
+    codes, place = np.unique(code[rows], return_inverse=True)
+    sums = np.zeros(len(codes), np.int64)
+    np.add.at(sums, place, trace.duration_ns[rows])
+    order = np.argsort(-sums, kind="stable")
+    return [*zip(codes[order].tolist(), sums[order].tolist(), np.bincount(place)[order].tolist(), strict=True)]
+
+
+def _listed(texts: Sequence[str], most: int) -> str:
+    more = [f"{len(texts) - most:,} more"] if len(texts) > most else []
+    return ", ".join([*texts[:most], *more])
 
 
 def _changes(trace: Trace) -> list[str]:

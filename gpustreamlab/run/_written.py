@@ -38,6 +38,14 @@ def write_files(trace: Trace, page: Path, output: Path | None) -> str:
     return f"Timeline: {shown(page)}; trace: {shown(output)}"
 
 
+def add_file_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what is written, and of what is said."""
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json, run.pftrace, ...")
+    parser.add_argument("--page", metavar="NAME.html", help="the page; by default the program's name, in this folder")
+    parser.add_argument("--force", action="store_true", help="replace these files where they exist")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
+
+
 def chosen_files(options: argparse.Namespace, name: str) -> tuple[Path, Path | None]:
     """Return where the page goes, and the trace if that is wanted: as paths that stay where a program goes elsewhere."""
     page = Path(options.page or f"{name}.html").absolute()

@@ -6,14 +6,13 @@ import contextlib
 import logging
 import time
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from gpustreamlab._util.background import Updater
+from gpustreamlab._util.background import Updater, held_weakly
 from gpustreamlab._util.defences import HomeProcess, delayed_interrupts, process_lock
 from gpustreamlab.errors import DeviceError, OptionError, SpoolWarning, TraceError, TraceFileError
 from gpustreamlab.exchange import check_format, read_as, read_ranks
@@ -58,15 +57,21 @@ class Spool:
         self._recorder = recorder
         self._home = HomeProcess()
         self._lock = process_lock()
-        self._state = SpoolState.WRITING
-        self._problem = ""
+        self.state = SpoolState.WRITING
+        """Whether what is new is being written."""
+        self.problem = ""
+        """Why nothing is being written; empty where it is."""
         self._is_warned = False
         self._place = START
         self._unfinished = ""
-        self._row_count = self._missed_count = self._left_out = 0
+        self.span_count = 0
+        """Spans in the file, of those that were not cleared."""
+        self.missed_count = 0
+        """Spans that made room in memory before they could be written."""
+        self._left_out = 0
         self._encoder = BatchEncoder()
         self.refresh()
-        self._updater = Updater(_step_of(self), refresh_hz=refresh_hz, name="gpustreamlab spool")
+        self._updater = Updater(held_weakly(self._step), refresh_hz=refresh_hz, name="gpustreamlab spool")
         self._updater.start()
 
     def __repr__(self) -> str:
@@ -76,16 +81,6 @@ class Spool:
     def path(self) -> Path:
         """The file."""
         return self._file.path
-
-    @property
-    def state(self) -> SpoolState:
-        """Whether what is new is being written."""
-        return self._state
-
-    @property
-    def problem(self) -> str:
-        """Why nothing is being written; empty where it is."""
-        return self._problem
 
     @property
     def size_bytes(self) -> int:
@@ -98,28 +93,23 @@ class Spool:
         return self._file.limit_bytes
 
     @property
-    def span_count(self) -> int:
-        """Spans in the file, of those that were not cleared."""
-        return self._row_count
-
-    @property
-    def missed_count(self) -> int:
-        """Spans that made room in memory before they could be written."""
-        return self._missed_count
-
-    @property
     def summary(self) -> str:
         """State of the spool, in half a line."""
         missed = f", {self.missed_count:,} missed" if self.missed_count else ""
-        problem = f" ({self._problem})" if self._problem else ""
-        return f"{self.span_count:,} spans{missed}, {self.size_bytes:,} bytes, {self._state.value}{problem}"
+        problem = f" ({self.problem})" if self.problem else ""
+        return f"{self.span_count:,} spans{missed}, {self.size_bytes:,} bytes, {self.state.value}{problem}"
 
     def refresh(self) -> bool:
         """Write what is new now; return whether all of it is in the file. A file that cannot be written raises nothing."""
         if self._home.is_another:
             return False  # in a forked child the file is the parent's, and a thread that is not here may hold the lock
         with self._lock:
-            return self._state in _ALIVE and self._write_changes()
+            return self.state in _ALIVE and self._write_changes()
+
+    def _step(self) -> bool:
+        """Write what is new; tell whether there may be more to write."""
+        self.refresh()
+        return self.state in _ALIVE
 
     def close(self) -> None:
         """Write what is left, and that this is the end; close the file. Idempotent."""
@@ -127,9 +117,9 @@ class Spool:
             return
         self._updater.stop()
         with self._lock:
-            if self._state is not SpoolState.CLOSED:
+            if self.state is not SpoolState.CLOSED:
                 self._write_end()
-                self._state = SpoolState.CLOSED
+                self.state = SpoolState.CLOSED
                 self._file.close()
 
     def _write_changes(self, *, is_last: bool = False) -> bool:
@@ -163,9 +153,9 @@ class Spool:
                 self._give_up(SpoolState.REMOVED, "the file was removed")
                 return False
             if not self._append(chunk, facts) and not (self._is_ring and self._renew(facts)):
-                before = self._row_count
+                before = self.span_count
                 if any(not self._append(piece, {}) for piece in chunk.split(LEAST_ROWS)):  # what fits
-                    self._left_out = chunk.row_count - self._row_count + before if self._place == chunk.place else 0
+                    self._left_out = chunk.row_count - self.span_count + before if self._place == chunk.place else 0
                 tables = None if self.size_bytes else self._recorder.tables  # of what has none, nothing can be read
                 self._file.append(self._encoded(self._now(tables=tables), {"limit_bytes": self.limit_bytes}))
                 self._give_up(SpoolState.FULL, f"it has reached spool_limit_bytes={self.limit_bytes:,}")
@@ -175,7 +165,7 @@ class Spool:
                 self._file.cut()
             self._give_up(SpoolState.FAILING, error.strerror or str(error))
             return False
-        self._state, self._problem = SpoolState.WRITING, ""
+        self.state, self.problem = SpoolState.WRITING, ""
         return True
 
     def _append(self, chunk: Chunk, facts: Mapping[str, Any]) -> bool:
@@ -187,9 +177,9 @@ class Spool:
             self._file.append(data)
             self._place = chunk.place
             if chunk.is_anew:
-                self._row_count = self._missed_count = 0
-            self._row_count += chunk.row_count
-            self._missed_count += chunk.missed
+                self.span_count = self.missed_count = 0
+            self.span_count += chunk.row_count
+            self.missed_count += chunk.missed
         return True
 
     def _renew(self, facts: Mapping[str, Any]) -> bool:
@@ -202,7 +192,7 @@ class Spool:
             chunk = newer_half(chunk)
         with delayed_interrupts():
             self._file.replace(data)
-            self._place, self._row_count, self._missed_count = chunk.place, chunk.row_count, chunk.missed
+            self._place, self.span_count, self.missed_count = chunk.place, chunk.row_count, chunk.missed
         return True
 
     def _now(self, **told: Any) -> Chunk:
@@ -212,14 +202,14 @@ class Spool:
         return Chunk(lost=recorder.lost_count, pending=recorder.pending_count, is_capturing=is_capturing, **told)
 
     def _write_end(self) -> None:
-        if self._state in _ALIVE:
+        if self.state in _ALIVE:
             self._write_changes(is_last=True)
         with contextlib.suppress(OSError):
-            if self._state is SpoolState.FULL:
+            if self.state is SpoolState.FULL:
                 unwritten = self._recorder.changes(self._place, collects=False)
                 said = self._now(missed=self._left_out + unwritten.row_count + unwritten.missed)
                 self._file.append(self._encoded(said, {"end": True}))  # room is kept for it
-            if self._state in {SpoolState.WRITING, SpoolState.FULL}:
+            if self.state in {SpoolState.WRITING, SpoolState.FULL}:
                 self._file.append(self._with_head(self._encoder.end()))
 
     def _encoded(self, chunk: Chunk, facts: Mapping[str, Any]) -> bytes:
@@ -235,7 +225,7 @@ class Spool:
 
     def _give_up(self, state: SpoolState, why: str) -> None:
         """Note why nothing is written, and warn the first time."""
-        self._state, self._problem = state, why
+        self.state, self.problem = state, why
         if self._is_warned:
             return
         self._is_warned = True
@@ -249,19 +239,6 @@ class Spool:
             )
         except SpoolWarning as warning:  # where warnings are errors; a thread has no caller to raise it to
             _log.warning("%s", warning)
-
-
-def _step_of(spool: Spool) -> Callable[[], bool]:
-    """Return a function that refreshes a spool and does not keep it alive; False where there is nothing left to do."""
-    known = weakref.ref(spool)
-
-    def step() -> bool:
-        alive = known()
-        if alive is not None:
-            alive.refresh()
-        return alive is not None and alive.state in _ALIVE
-
-    return step
 
 
 def read_any(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: str = "auto") -> Trace:  # noqa: A002

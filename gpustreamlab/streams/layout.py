@@ -64,18 +64,11 @@ class SMProbe:
         known = {name: self._sm_ids.get(spec) for name, spec in context_specs(layout).items()}
         return replace(layout, partitions=tuple(replace(part, sm_ids=known.get(part.name)) for part in layout))
 
-    def forget(self, spec: ContextSpec) -> None:
-        """Close the stream in a context that is about to go."""
-        with delayed_interrupts():  # what is not closed stays known
-            self._sm_ids.pop(spec, None)
-            stream = self._streams.pop(spec, None)
-            if stream is not None:
-                stream.close()
-
     def close(self) -> None:
         """Close the streams. Idempotent."""
-        for spec in [*self._streams]:
-            self.forget(spec)
+        while self._streams:
+            with delayed_interrupts():  # what is not closed stays known
+                self._streams.popitem()[1].close()
 
     def _stream(self, spec: ContextSpec) -> BackendStream:
         if spec not in self._streams:
@@ -176,21 +169,13 @@ class Partitions:
         the lock for moves. Streams that are made meanwhile are made in the old layout, and move along.
         """
         self._require_idle_hosts(self.plan_moves(layout, renamed))
-        try:
-            granted = self.probe.with_known_sms(self._make_contexts(layout))
-            self._change(lambda: self._plan_switch(granted, renamed), lambda: self._take_layout(granted))
-        finally:
-            self._trim()
+        granted = self.probe.with_known_sms(self._make_contexts(layout))
+        self._change(lambda: self._plan_switch(granted, renamed), lambda: self._take_layout(granted))
         return granted
 
     def prepare(self, layout: Layout) -> Layout:
         """Make the contexts of a layout; return it with the SMs that the device really granted. Waits for no repartition."""
-        try:
-            granted = self._make_contexts(layout)
-        finally:
-            if len(self.cache) > self.cache.limit:
-                with self._locks.moves:
-                    self._trim()
+        granted = self._make_contexts(layout)
         return layout if granted is None else granted
 
     def stay(self, stream: Stream, name: str | None) -> bool:
@@ -424,11 +409,6 @@ class Partitions:
         specs = context_specs(layout)
         if layout is None or not specs:
             return layout
-        if len(specs) > self.cache.limit:
-            raise PartitionError(
-                f"The layout has {len(specs)} partitions, more than the {self.cache.limit} green contexts that this session "
-                f"keeps. Start it with gpustreamlab.Session(context_limit={len(specs)})."
-            )
         granted = {name: self.cache.get(spec).sm_count for name, spec in specs.items()}
         wrong = [part for part in layout if part.granted_sms != granted[part.name]]
         for part in wrong:
@@ -440,24 +420,6 @@ class Partitions:
         parts = tuple(replace(part, granted_sms=granted[part.name]) for part in layout)
         left_sms = self._backend.device.sm_count - sum(granted.values())
         return replace(layout, partitions=parts, remainder_sms=max(0, left_sms))
-
-    def _trim(self) -> None:
-        """Evict contexts above the limit. Who calls holds the lock for moves."""
-        if len(self.cache) <= self.cache.limit:
-            return
-        with self._locks.state:
-            streams = [stream for stream in self.find_streams() if not stream._is_gone]
-            in_use = {stream._recorded.spec for stream in streams} | set(context_specs(self.layout).values())
-            for stream in streams:
-                if stream.is_closed or self._recorder.is_in_use(stream._recorded):
-                    in_use |= set(stream._places)  # drained there, or a thread has entered the old place a moment ago
-
-        def leave(spec: ContextSpec) -> None:
-            for stream in streams:
-                stream._leave_place(spec)
-            self.probe.forget(spec)
-
-        self.cache.trim({spec for spec in in_use if spec is not None}, leave)
 
 
 def _leaving(moves: Mapping[Stream, _Move]) -> list[Stream]:

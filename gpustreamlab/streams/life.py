@@ -84,7 +84,7 @@ class SessionLocks:
 
     def __init__(self) -> None:
         self.moves = process_lock()
-        """Held by one repartition, move, proof, eviction or closing of the session at a time, also while it waits."""
+        """Held by one repartition, move, proof or closing of the session at a time, also while it waits."""
         self.state = process_lock()
         """Held where streams are made, marked as closed and settled, and never while anybody waits for the device."""
 
@@ -236,5 +236,5 @@ def session_facts(lab: Session) -> dict[str, str]:
 def _partition_fact(layout: Layout, cache: ContextCache) -> str:
     """Return what a layout gives to each partition, in words, and how many green contexts there are."""
     listed = ", ".join(f"{part.name} {part.granted_sms} SMs" for part in layout)
-    alive = f"{len(cache)} of at most {cache.limit} green contexts alive, {cache.created_count} in all"
+    alive = f"{count_text(len(cache), 'green context')} alive"
     return f"{listed} ({alive if layout.is_enforced else 'not enforced'})"

@@ -20,7 +20,7 @@
 #   adapters made; nothing is imported for them.
 #
 # An exit out of turn, as of a generator that is dropped inside a later block, takes only itself away. What it has found is put
-# back when those that were entered later have ended: to put it back at once would take their stream from them.
+# back by the next selection that was entered later, when that ends: to put it back at once would take its stream from it.
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gpustreamlab._util.tasks import LoopWatch, loop_finder
 from gpustreamlab.adapters import Adapters, Followers, adapters_table
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, SelectionWarning, SessionClosedError
-from gpustreamlab.recorder import LEFT, NO_EVENTS, STEP, LaneWriter, Range, RecordedLane, Recorder, ThreadState
+from gpustreamlab.recorder import NO_EVENTS, STEP, LaneWriter, Range, RecordedLane, Recorder, ThreadState
 from gpustreamlab.streams.stream import Stream, check_label
 
 _log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Selections:
         failure: Exception | None = None
         stack = state.stack
         while len(stack) > depth:
-            events, _, _, entered = top = stack[-1]
+            entered = (top := stack[-1])[3]
             if isinstance(entered, Range):
                 entered.drop()
                 self.recorder.count_failed(int(is_counted))
@@ -160,54 +160,27 @@ class Selections:
             try:
                 if isinstance(entered, Selection):
                     entered.take_back(state)
-                elif entered is LEFT:
-                    self._finish(state, events)
             except Exception as error:  # noqa: BLE001 - raised below, when what is below it is put back
                 failure = error
             if stack[-1] is top:
                 del stack[-1]
             if isinstance(entered, Selection):
                 entered.forgo()
-            state.left_count -= entered is LEFT
         if failure is not None:
             raise failure
 
-    def settle(self, state: ThreadState) -> None:
-        """Put back what was left before later selections ended, now that they have."""
-        stack = state.stack
-        with delayed_interrupts():
-            for place in range(len(stack) - 1, 0, -1):
-                if place >= len(stack):
-                    continue  # garbage was collected meanwhile, and has left what it had entered
-                events, queued_host_ns, number, entered = stack[place]
-                if isinstance(entered, Selection):
-                    break
-                if entered is LEFT:
-                    stack[place] = (NO_EVENTS, queued_host_ns, number, LEFT)
-                    self._finish(state, events)
-            while stack[-1][3] is LEFT:
-                del stack[-1]
-                state.left_count -= 1
-
-    def _finish(self, state: ThreadState, unfinished: tuple[Any, Any]) -> None:
-        """Put back what a selection that was left too early has found, unless that is done."""
-        if unfinished is not NO_EVENTS:
-            token, state.writer = unfinished
-            self.restore(token)
-
     # What tasks ask for
 
-    def begin_step(self) -> int:
-        """Note that this thread begins a step of a task; return how high its stack is."""
+    def begin_step(self) -> None:
+        """Note that this thread begins a step of a task."""
         stack = self.recorder.thread_state().stack
         below = stack[-1]
         stack.append((NO_EVENTS, below[1], below[2], STEP))
-        return len(stack)
 
-    def park(self, depth: int, into: list[tasks.Parked]) -> BaseException | None:
-        """Leave what this thread has entered above a depth, innermost first; see `gpustreamlab._util.tasks.Steerable.park`."""
+    def park(self, into: list[tasks.Parked]) -> BaseException | None:
+        """Leave what this thread has entered in a step of a task, innermost first; return what failed."""
         state = self.recorder.thread_state()
-        failure: BaseException | None = None
+        depth, failure = state.place_of(STEP) + 1, None
         while (height := len(state.stack)) > depth:
             try:
                 self._park_top(state, into)
@@ -217,10 +190,10 @@ class Selections:
                 self.unwind(state, height - 1)
         return failure
 
-    def end_step(self, depth: int) -> None:
+    def end_step(self) -> None:
         """Put back what was selected when the step began, and complain if anything entered in it was not left."""
         state = self.recorder.thread_state()
-        stack = state.stack
+        stack, depth = state.stack, state.place_of(STEP) + 1
         left = [entry[3] for entry in stack[depth:] if isinstance(entry[3], (Range, Selection))]
         if left:
             lanes = [selection.stream.name for selection in left if isinstance(selection, Selection)]
@@ -229,10 +202,8 @@ class Selections:
                 f"its selection of stream {lanes[-1]!r}" if lanes else "a range of its own",
             )
         self.unwind(state, depth)
-        if stack[depth - 1 :] and stack[-1][3] is STEP:
+        if stack[-1][3] is STEP:
             del stack[-1]
-        if state.left_count:
-            self.settle(state)
 
     def _park_top(self, state: ThreadState, into: list[tasks.Parked]) -> None:
         top = state.stack[-1][3]
@@ -253,16 +224,15 @@ class Selection(ProcessBound):
     Every exit puts back what was selected before. An interrupt (Ctrl-C) before ``__exit__`` has begun to do so leaves it to
     the selection around it, through which that interrupt passes, or to the end of the cell: `Selections.put_back_left`.
 
-    An exit out of turn takes only itself away: what was entered later stays selected. A note stays on the thread's stack, and
-    what was before both is put back when the later one ends. NVTX, which ends ranges by their number and not by their name,
-    then shows the later one as ended.
+    An exit out of turn takes only itself away: what was entered later stays selected, and what was before both is put back when
+    the later one ends. NVTX, which ends ranges by their number and not by their name, then shows the later one as ended.
     """
 
     __slots__ = (
         "_above",
+        "_inherited",
         "_is_taken",
         "_label",
-        "_place",
         "_range",
         "_round_count",
         "_selections",
@@ -284,7 +254,7 @@ class Selection(ProcessBound):
         # Set as it is entered:
         self._token: object  # what the backend needs to put back the selection before this one
         self._above: LaneWriter | None  # writer of the stream selected before
-        self._place: int  # on the thread's stack; no entry below another selection changes it
+        self._inherited: tuple[object, ...]  # likewise for those below it that were left first
         self._watch: LoopWatch | None  # of the event loop that runs in this thread
         self._round_count: int  # of the loop
 
@@ -313,7 +283,7 @@ class Selection(ProcessBound):
         stack = state.stack
         below = stack[-1]
         entry = (NO_EVENTS, below[1], below[2], self)
-        self._token, self._above, self._place = _NOTHING, state.writer, len(stack)
+        self._token, self._above, self._inherited = _NOTHING, state.writer, ()
         try:
             self._state = state
             stack.append(entry)
@@ -338,7 +308,7 @@ class Selection(ProcessBound):
             return
         try:
             stack = state.stack
-            is_in_turn = len(stack) == self._place + self._size
+            is_in_turn = stack[-self._size][3] is self
             if is_in_turn:
                 if self._label is not None:
                     self._range.__exit__(None, error, None)
@@ -347,8 +317,8 @@ class Selection(ProcessBound):
                 self._selections.restore(self._token)
                 del stack[-1]
                 self._state = None
-                if state.left_count:
-                    self._selections.settle(state)
+                if self._inherited:  # garbage may have left one just now
+                    self._restore_inherited(state)
             else:
                 is_in_turn = self._leave_out_of_turn(state, error)
         except BaseException:
@@ -412,7 +382,8 @@ class Selection(ProcessBound):
         if state is None:
             return
         try:
-            self._selections.unwind(state, self._place, is_counted=is_counted)
+            if place := state.place_of(self):
+                self._selections.unwind(state, place, is_counted=is_counted)
         except Exception:
             self._forget()
             raise
@@ -423,6 +394,13 @@ class Selection(ProcessBound):
         state.writer = self._above
         if self._token is not _NOTHING:
             self._selections.restore(self._token)
+        self._restore_inherited(state)
+
+    def _restore_inherited(self, state: ThreadState) -> None:
+        tokens, self._inherited = self._inherited, ()
+        for token in tokens:
+            self._selections.restore(token)
+        state.writer = self._above
 
     def _refuse_to_enter(self) -> None:
         if self._state is not None:
@@ -434,6 +412,7 @@ class Selection(ProcessBound):
 
     def _enter_again(self, state: ThreadState) -> Stream:
         """Enter it when another thread has moved the stream, or garbage held what was below; raise if it was closed."""
+        self.take_back(state)  # of what was left meanwhile
         del state.stack[-1]
         self._state = None
         self.stream._wait_for_move()
@@ -457,12 +436,13 @@ class Selection(ProcessBound):
 
     def _leave_out_of_turn(self, state: ThreadState, error: BaseException | None) -> bool:
         """Leave it where something was entered after it and not left; tell whether that was no selection."""
-        later = [entry[3] for entry in state.stack[self._place + self._size :]]
+        behind = state.place_of(self) + self._size
+        later = [entry[3] for entry in state.stack[behind:]]
         is_below_others = any(isinstance(entered, Selection) for entered in later)
         if (is_below_others or STEP in later) and not isinstance(error, KeyboardInterrupt):
             self._leave_below(state, error)
             return not is_below_others
-        self._selections.unwind(state, self._place + self._size)
+        self._selections.unwind(state, behind)
         try:
             if self._label is not None:
                 self._range.__exit__(None, error, None)
@@ -471,16 +451,21 @@ class Selection(ProcessBound):
         return not is_below_others
 
     def _leave_below(self, state: ThreadState, error: BaseException | None) -> None:
-        """Leave it and nothing else; what it has found is put back when those entered later have ended."""
-        place, stack = self._place, state.stack
+        """Leave it and nothing else; what it has found is put back by the next one above it, or at once where none is."""
+        place, stack = state.place_of(self), state.stack
         with delayed_interrupts():
             try:
                 if self._label is not None and stack[place + 1][3] is self._range:
                     self._range.end_below(state, place + 1, error)
             finally:
-                state.mark_left(place, NO_EVENTS if self._token is _NOTHING else (self._token, self._above))
+                state.take_out(place)
+                heir = next((entry[3] for entry in stack[place:] if isinstance(entry[3], Selection)), None)
+                if heir is None:
+                    self.take_back(state)
+                else:
+                    heir._above = self._above
+                    heir._inherited += (self._token, *self._inherited)
                 self._forget()
-        self._selections.settle(state)
 
     def _forget(self) -> None:
         self._state, self._is_taken = None, False

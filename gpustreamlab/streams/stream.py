@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -48,8 +49,7 @@ class Stream(ProcessBound):
     `synchronize` and `close`. Any library that reads ``__cuda_stream__`` (CuPy, torch, cuda.core, ...) takes it as its own.
 
     A stream that moves to other SMs becomes another ``cudaStream_t``: ask for the handle when you need it. One that was given
-    out before goes on working where it was, and stays valid until the stream is closed or its green context makes room for
-    others (``Session(context_limit=...)``).
+    out before goes on working where it was, and stays valid until the stream is closed.
     """
 
     def __init__(self, name: str, place: RecordedLane, parts: StreamParts) -> None:
@@ -303,7 +303,7 @@ class Stream(ProcessBound):
         with self._life:
             if self._is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
-            failures = [failure_of(lambda: self._scratch.close(keeps_held=self._may_be_launched_on(self._recorded)))]
+            failures = []
             while self._places:
                 failures.append(failure_of(lambda: self._close_place(next(iter(self._places.values())))))
         raise_first(failures)
@@ -356,20 +356,11 @@ class Stream(ProcessBound):
             self._backend_stream = place.stream
         self._recorder.show_lane(place)
 
-    def _leave_place(self, spec: ContextSpec) -> None:
-        """Destroy the backend's stream of a place in which it does not work any more."""
-        if spec not in self._places:
-            return  # without its lock, which is held while somebody closes it
-        with self._life:
-            place = self._places.get(spec)
-            if place is not None:
-                self._close_place(place)
-
     def _close_place(self, place: RecordedLane) -> None:
         # An interrupt of these comes through: work may still run there, so all stays as it is for the next call.
         failures = [failure_of(lambda: self._end_work(place))]
         # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
-        is_last = self.is_closed and len(self._places) == 1
+        is_last = len(self._places) == 1
         try:
             failures.append(failure_of(lambda: self._keeper.settle(self, place.stream, is_last=is_last)))
         finally:
@@ -389,16 +380,15 @@ class Stream(ProcessBound):
         self._recorder.collect(place)
 
     def _destroy(self, place: RecordedLane) -> None:
-        self._scratch.leave(place.stream)
-        if not self._may_be_launched_on(place):
-            free = self._scratch.close if place is self._recorded else bool
-            raise_first([failure_of(free), failure_of(place.stream.close)])
-            return
-        _log.warning(
-            "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
-            "and its scratch stay for that thread.",
-            self.name,
-        )
+        is_kept = self._may_be_launched_on(place)
+        free = partial(self._scratch.close, keeps_held=is_kept) if place is self._recorded else bool
+        raise_first([failure_of(free), failure_of(bool if is_kept else place.stream.close)])
+        if is_kept:
+            _log.warning(
+                "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the "
+                "stream and its scratch stay for that thread.",
+                self.name,
+            )
 
     def _may_be_launched_on(self, place: RecordedLane) -> bool:
         """Tell whether a library may still launch there: on a stream of another's, or of nobody, that may end the process."""

@@ -198,7 +198,7 @@ def kernels_of_a_launch_are_told_by_its_parts(open_session: OpenSession) -> None
             marks.append((capture.node_count, "join"))
             spin(lab, SPIN_NS)
             graph = capture.instantiate()
-        lab._recorder.name_graph(graph.id, marks)
+        lab._recorder.kernels.name_graph(graph.id, marks)
         for _ in range(2):
             graph.launch(first._backend_stream)
         lab.synchronize()

@@ -132,7 +132,7 @@ def test_copies_and_fills_are_nodes_with_numbers(lab):
 
     with lab.capture("kernels"):
         graph = capture_on(lab, stream, body)
-        lab._recorder.name_graph(graph.id, [(0, "in"), (2, "out")])
+        lab._recorder.kernels.name_graph(graph.id, [(0, "in"), (2, "out")])
         graph.launch(stream._backend_stream)
         lab.synchronize()
     trace = lab.trace

@@ -1,13 +1,11 @@
 """Kernels in CUDA C++ and workloads on the stream that they are told, with nothing selected; events of a closed session."""
 
-import cupy
 import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.errors import DeviceError
 from gpustreamlab.typing import SpanKind
-from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, raw_kernel, spin, spin_card, streaming_add
+from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, spin, spin_card, streaming_add
 
 CODE = """extern "C" __global__ void twice(float* x, int shared_bytes) {
     extern __shared__ float kept[];
@@ -20,7 +18,7 @@ CODE = """extern "C" __global__ void twice(float* x, int shared_bytes) {
 @pytest.fixture
 def kernel(lab):
     lab.stream("a"), lab.stream("b")
-    return raw_kernel(lab, CODE, "twice")
+    return lab.xp.RawKernel(CODE, "twice")
 
 
 def lanes_of(lab, *names):
@@ -29,43 +27,18 @@ def lanes_of(lab, *names):
     return [trace.lanes[trace.lane[row]].name for row in rows]
 
 
-def test_a_raw_kernel_runs_where_it_is_told(lab, kernel):
+def test_a_raw_kernel_follows_the_selected_stream(lab, kernel):
     x = lab.xp.ones(32, "float32")
     lab.synchronize()
     with lab.capture("kernels"):
-        kernel(1, 32, (x, np.int32(256)), stream="a", shared_mem=256)
+        with lab.select("a"):
+            kernel((1,), (32,), (x, np.int32(256)), shared_mem=256)
         lab.stream("b").wait(lab.stream("a"))
         with lab.on("b"):
             kernel((1,), (32,), (x, np.int32(256)), shared_mem=256)
         lab.synchronize()
     assert x.get().tolist() == [4.0] * 32
     assert lanes_of(lab, "twice") == ["a", "b"]
-
-
-def test_a_block_may_have_all_the_shared_memory_that_the_device_has(lab, kernel):
-    most = int(cupy.cuda.Device(0).attributes["MaxSharedMemoryPerBlockOptin"])
-    x = lab.xp.ones(32, "float32")
-    lab.synchronize()
-    kernel(1, 32, (x, np.int32(most)), stream="a", shared_mem=most)
-    lab.stream("a").synchronize()
-    assert x.get().tolist() == [2.0] * 32
-    with pytest.raises(DeviceError, match=rf"'twice'.*{most + 4:,} bytes of shared memory"):
-        kernel(1, 32, (x, np.int32(most)), stream="a", shared_mem=most + 4)
-
-
-def test_a_refused_launch_is_told_and_the_next_one_works(lab, kernel):
-    x = lab.xp.ones(32, "float32")
-    lab.synchronize()
-    with pytest.raises(DeviceError, match=r"'twice' \(grid \(1,\), block \(5000,\)"):
-        kernel(1, 5_000, (x, np.int32(256)), stream="a", shared_mem=256)
-    kernel(1, 32, (x, np.int32(256)), stream="a", shared_mem=256)
-    lab.stream("a").synchronize()
-    assert x.get().tolist() == [2.0] * 32
-
-
-def test_code_that_does_not_compile_is_told_by_the_compiler(lab):
-    with pytest.raises(cupy.cuda.compiler.CompileException, match="nonsense"):
-        raw_kernel(lab, "nonsense", "twice")(1, 1, ())
 
 
 def test_workloads_run_where_they_are_told_and_open_no_range(lab):

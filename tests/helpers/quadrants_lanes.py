@@ -7,7 +7,6 @@ import quadrants as qd
 import quadrants.lang.stream
 
 import gpustreamlab as gsl
-from gpustreamlab.engines import quadrants_stream
 
 qd.init(arch=qd.cuda, log_level=qd.ERROR)
 COUNT = 1 << 22
@@ -32,7 +31,7 @@ def prepare():
 
 def on(name, values):
     with lab.on(name, name):
-        work(values, 200, qd_stream=quadrants_stream(lab.streams[name]))
+        work(values, 200, qd_stream=quadrants.lang.stream.Stream(lab.streams[name].handle))
 
 
 def kernels():

@@ -48,26 +48,6 @@ def fill(cache, *numbers):
         cache.get(spec(number))
 
 
-def test_the_one_used_least_recently_goes_first(backend, caplog):
-    cache, before = ContextCache(backend, 2), []
-    fill(cache, 0, 1, 2, 0, 3)
-    cache.trim((), before.append)
-    assert backend.closed == [(1,), (2,)]
-    assert before == [spec(1), spec(2)]
-    assert caplog.text.count("More than 2 green contexts") == 1  # once is enough
-    assert "context_limit" in caplog.text
-
-
-def test_what_is_in_use_stays(backend):
-    cache = ContextCache(backend, 1)
-    fill(cache, 0, 1, 2)
-    cache.trim({spec(0), spec(2)}, lambda gone: None)
-    assert backend.closed == [(1,)]
-    assert len(cache) == 2  # more than the limit, until they are left
-    cache.trim((), lambda gone: None)
-    assert backend.closed == [(1,), (0,)]
-
-
 def test_one_that_fails_to_close_does_not_keep_the_others(backend, monkeypatch):
     cache = ContextCache(backend)
     fill(cache, 0, 1, 2)

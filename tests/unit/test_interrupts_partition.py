@@ -44,7 +44,7 @@ class Bench:
         self.backend = SimBackend()
         self.contexts, self.heard = [], []
         self.backend.create_context = self.create_context
-        self.lab = Session(self.backend, context_limit=5)
+        self.lab = Session(self.backend)
         self.old = self.lab.partition(a=64, b="rest")
         for name, partition in (("x", "a"), ("y", "b"), ("z", None)):
             self.lab.stream(name, partition=partition)

@@ -404,10 +404,10 @@ LATER = {
 @pytest.mark.parametrize("call", LATER.values(), ids=LATER)
 def test_run_on_refuses_what_would_run_later(lab, call):
     call = call or lab.on("b")(coroutine)
-    with pytest.raises(OptionError, match=r"would run later, with nothing selected.*@lab\.on\('a'\).*It was not called"):
+    with pytest.raises(OptionError, match=r"would run later, with nothing selected.*@lab\.on\('a'\).*What it made is closed"):
         lab.run_on("a", call)
-    lab.synchronize()
-    assert len(lab.trace) == 0
+    gc.collect()  # a coroutine that was never awaited would warn, and a warning is an error here
+    assert lab.current is None
 
 
 @pytest.mark.parametrize("make", [coroutine, lambda lane: (one for one in [lane]), asynchronous_generator], ids=range(3))

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.errors import GuardClosedError, OptionError, SelectionError, SessionClosedError
+from gpustreamlab.errors import GuardClosedError, SelectionError, SessionClosedError
 from gpustreamlab.workloads import spin
 from tests.helpers.threads import run_all, run_in_thread
 
@@ -80,48 +80,9 @@ def test_a_guard_shows_what_it_is(lab, guard):
         with pytest.raises(SelectionError, match="inside"):
             guard.close()
     assert repr(guard) == "<Guard 'context', last used on 'a'>"
-    assert repr(guard.on("b")) == "<Use of guard 'context' on 'b', for a `with` block or a decorator>"
+    assert repr(guard.on("b")) == "<Use of guard 'context' on 'b', for a `with` block>"
     guard.close()
     assert repr(guard) == "<Guard 'context' closed>"
-
-
-# As a decorator
-
-
-def test_a_decorated_function_uses_it_in_each_call(lab, guard):
-
-    @guard.on("a")
-    def forward(x, *, y):
-        """Add."""
-        assert lab.current is lab.stream("a")
-        return x + y if x else forward(x + 1, y=y)
-
-    @guard.on("b", "mine")
-    def other():
-        return repr(guard)
-
-    assert (forward(0, y=2), forward.__doc__) == (3, "Add.")
-    assert "in use on 'b'" in other()
-    lab.synchronize()
-    named = [lab.trace.names[code] for code in lab.trace.name]
-    assert sorted(named) == ["context", "context", "mine"]
-    guard.close()
-    with pytest.raises(GuardClosedError):
-        forward(1, y=1)
-
-
-async def coroutine():
-    raise AssertionError("it ran")
-
-
-def generator():
-    yield
-
-
-@pytest.mark.parametrize("function", [coroutine, generator, int, 3], ids=["coroutine", "generator", "type", "number"])
-def test_what_would_run_later_is_not_decorated(lab, function):
-    with pytest.raises(OptionError, match=r"cannot decorate .*`with guard\.on\('a'\):` around the calls that enqueue"):
-        lab.memory.guard(Thing()).on("a")(function)
 
 
 # Nested uses of one guard

@@ -306,19 +306,6 @@ class TestMoving:
         lane.synchronize()
         assert old.query()
 
-    def test_a_stream_that_was_left_and_destroyed_is_not_waited_for(self, backend):
-        with Session(backend, context_limit=2) as lab:
-            lane = lab.stream("decode")
-            held = []
-            for size in (16, 32, 48, 64, 80):
-                lab.partition({"p": size, "rest": "rest"})
-                lab.stream("decode", partition="p")
-                held.append(lane.scratch(MIB))
-                lab.stream("decode", partition=None)
-            for work in held:
-                work.close()
-            assert backend.held == []
-
 
 class TestOtherLanes:
     def test_scratch_that_another_lane_holds_behind_its_work_is_given_back_once_that_is_done(self, lab, lane):

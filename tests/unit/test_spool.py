@@ -102,6 +102,7 @@ def test_kernels_calls_waits_and_memory_are_read_back_exactly(path):
 
 def test_a_session_that_runs_is_read_up_to_the_last_refresh(path):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
+        lab.recording.spool._updater.stop()
         work(lab, 2)
         assert lab.recording.spool.refresh()
         work(lab, 1, first=2)

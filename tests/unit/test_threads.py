@@ -436,7 +436,7 @@ def join_or_tell(threads, limit_s):
 def test_sixteen_threads_make_close_move_share_out_and_select(ending):
     backend, errors = CountedSim(), []
     counts = [Counter() for _ in range(THREADS)]
-    lab = Session(backend, context_limit=5)
+    lab = Session(backend)
     lab.partition(SHARES[0])
     until_s = time.monotonic() + 1.5
     expected = () if ending == "quiet" else (SessionClosedError,)

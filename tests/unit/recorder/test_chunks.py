@@ -389,7 +389,7 @@ def test_the_oldest_work_loses_all_of_its_accesses_at_once_and_the_trace_says_so
             source.push_launch(call * 10, call * 10 + 1, call * 10 + 2, correlation=call, stream=9)
             for buffer in (1, 2):
                 source.push_access(call, buffer, 0, 64, is_write=buffer == 2)
-            lab._recorder.collect_work()
+            lab._recorder.kernels.take(is_complete=False)
             lab._recorder.changes()
         trace = lab.trace
         assert trace.extra["correlation"][trace.accesses.span].tolist() == [2, 2, 3, 3]

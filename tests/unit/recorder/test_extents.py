@@ -110,7 +110,7 @@ def test_ranges_closed_after_the_last_word_of_a_lost_source_are_dropped_and_coun
     monkeypatch.setattr(source, "lost_reason", "another profiler took over")
     monkeypatch.setattr(source, "complete_until_host_ns", last_word_ns, raising=False)
     with pytest.warns(UserWarning, match="another profiler took over"):
-        lab._recorder.collect_work()
+        lab._recorder.kernels.take(is_complete=False)
     assert not lab._recorder.is_timed_by_work
     with lab.on("a", "by events"):
         spin(lab, 10_000)
@@ -150,7 +150,7 @@ def test_a_range_on_a_stream_that_is_being_closed_is_whole(lab, monkeypatch):
     wait = backend_stream.synchronize
 
     def look_and_wait():
-        lab._recorder.collect_work()  # as the thread on the side may, while the stream's work still runs
+        lab._recorder.kernels.take(is_complete=False)  # as the thread on the side may, while the stream's work still runs
         wait()
 
     with lab.capture("kernels"):

@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_told_and_nothing_runs(lab, wrong, said):
 
 def test_on_a_gpu_it_says_what_to_use(lab, monkeypatch):
     monkeypatch.setattr(type(lab), "device", SimpleNamespace(simulated=False))
-    with pytest.raises(OptionError, match=r"raw_kernel.*Session\('sim'\)"):
+    with pytest.raises(OptionError, match=r"lab.xp.RawKernel.*Session\('sim'\)"):
         modelled(lab, "own", blocks=1, threads_per_block=32, stream="a")
 
 
