@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpustreamlab import Session
+from gpustreamlab.engines import quadrants_stream
 from gpustreamlab.streams.stream import Stream
 
 Call = Callable[[Stream], object]
@@ -151,7 +152,7 @@ def _quadrants(lab: Session) -> Call:
         for i in x:
             x[i] *= 1.5
 
-    return lambda lane: scale_quadrants(qd_stream=qd.lang.stream.Stream(lane.handle))
+    return lambda lane: scale_quadrants(qd_stream=quadrants_stream(lane))
 
 
 def _jax(lab: Session) -> Call:

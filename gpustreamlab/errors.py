@@ -1,4 +1,45 @@
-"""Every error that gpustreamlab raises, in one tree under `GPUStreamLabError`; docs/reference/errors.md has a row for each.
+"""Every error that gpustreamlab raises, in one tree.
+
+::
+
+    GPUStreamLabError
+    ├── BackendError
+    │   ├── BackendNotFoundError      (ValueError)    no backend of that name
+    │   ├── BackendUnavailableError   (RuntimeError)  the backend exists, this machine cannot run it
+    │   ├── CaptureUnavailableError   (RuntimeError)  kernels cannot be captured here, or not now
+    │   ├── MissingExtraError         (ImportError)   an optional package is not installed
+    │   └── NotSimulatedError         (NotImplementedError)  the simulated device does not model this
+    ├── AdapterError                  (RuntimeError)  a library that cannot follow the selected stream
+    ├── DeviceError                   (RuntimeError)  the driver refused or failed
+    │   ├── GraphCaptureError                         a call that no CUDA graph can hold, or an unjoined stream
+    │   ├── DeviceNotFoundError       (ValueError)    no device of that ordinal
+    │   ├── DeviceMemoryError         (MemoryError)   the device has no memory left
+    │   ├── InvalidHandleError        (ValueError)    a stream or event that the driver does not know
+    │   └── StickyDeviceError         (RuntimeError)  the context is lost until the process restarts
+    ├── SessionError                  (RuntimeError)
+    │   ├── SessionClosedError                        the session was closed before this call
+    │   ├── StreamClosedError                         the stream was closed before this call
+    │   ├── EventClosedError                          the event was closed before this call
+    │   ├── EventNotRecordedError                     the event was never recorded
+    │   ├── GuardClosedError                          the guard was closed before this call
+    │   ├── SelectionError                            selections left in another order than entered
+    │   └── CloseError                                parts of a session that could not be closed
+    ├── InvalidNameError              (ValueError)    a stream or label name that cannot be used
+    ├── StreamNotFoundError           (KeyError)      no stream of that name
+    ├── StreamExistsError             (ValueError)    the name is taken by a different stream
+    ├── StreamRefusedError            (ValueError)    a stream that cannot be used, with the reason
+    ├── PartitionError                (ValueError)    SMs that cannot be shared out as asked
+    │   ├── PartitionInUseError       (RuntimeError)  streams still work in a partition that would go or change
+    │   └── PartitionUnavailableError (RuntimeError)  this device or driver cannot partition its SMs
+    ├── PartitionNotFoundError        (KeyError)      no partition of that name
+    ├── ClusterError                  (RuntimeError)  engines of a cluster that cannot be used, or where something failed
+    ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
+    ├── ExpectationError              (AssertionError)  a run did not do what was expected of it
+    ├── MeasureError                  (RuntimeError)  nothing to measure, or nothing that can be told from it
+    ├── OptionError                   (ValueError)    a number or choice outside its range
+    ├── ProgramError                  (ValueError)    statements that cannot be planned, or a plan that does not fit any more
+    ├── TraceError                    (ValueError)    columns that do not make a trace
+    └── TraceFileError                (OSError)       a file that could not be read or written
 
 Each message has three parts: what failed with the values, where, and what to type next. Facts are attributes as well as text.
 """
@@ -21,6 +62,7 @@ __all__ = [
     "DeviceError",
     "DeviceMemoryError",
     "DeviceNotFoundError",
+    "EngineError",
     "EventClosedError",
     "EventNotRecordedError",
     "ExpectationError",
@@ -252,6 +294,10 @@ class ClusterError(GPUStreamLabError, RuntimeError):
         """By engine why, or the traceback."""
         self.results = {} if results is None else results
         """What the other engines returned, by their names."""
+
+
+class EngineError(GPUStreamLabError, RuntimeError):
+    """An inference engine refused a tensor, a lane or its run."""
 
 
 class ExpectationError(GPUStreamLabError, AssertionError):

@@ -7,6 +7,7 @@ import quadrants as qd
 import quadrants.lang.stream
 
 import gpustreamlab as gsl
+from gpustreamlab.engines import quadrants_stream
 
 qd.init(arch=qd.cuda, log_level=qd.ERROR)
 COUNT = 1 << 22
@@ -31,7 +32,7 @@ def prepare():
 
 def on(name, values):
     with lab.on(name, name):
-        work(values, 200, qd_stream=quadrants.lang.stream.Stream(lab.streams[name].handle))
+        work(values, 200, qd_stream=quadrants_stream(lab.streams[name]))
 
 
 def kernels():

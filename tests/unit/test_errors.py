@@ -22,15 +22,35 @@ from gpustreamlab.errors import (
 EXPORTED = [getattr(errors, name) for name in errors.__all__ if inspect.isclass(getattr(errors, name))]
 CLASSES = [kind for kind in EXPORTED if not issubclass(kind, Warning)]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "errors.md"
-ROW = re.compile(r"^\| `(\w+)` \| (?:`(\w+)`|-) \|", re.MULTILINE)
-ALSO = dict(ROW.findall(PAGE.read_text(encoding="utf-8")))
-"""The builtin that each error is as well, by its name, as the reference says."""
+TREE_LINE = re.compile(r"^(?P<bars>[│├└─ ]*)(?P<name>\w+Error)(?: +\((?P<builtin>\w+)\))?")
+
+
+def read_tree():
+    """Read the docstring's tree: each class with its parent's name and the builtin in brackets."""
+    path, rows = [], {}
+    block = errors.__doc__.split("::", 1)[1].split("Each message", 1)[0]
+    for line in filter(None, map(str.rstrip, block.splitlines())):
+        found = TREE_LINE.match(line)
+        depth = (len(found["bars"]) - 4) // 4
+        path[depth:] = [found["name"]]
+        rows[found["name"]] = (path[depth - 1] if depth else None, found["builtin"])
+    return rows
+
+
+TREE = read_tree()
+
+
+def test_the_tree_in_the_docstring_names_every_class():
+    assert set(TREE) == {kind.__name__ for kind in CLASSES}
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_each_class_inherits_what_the_reference_says(kind):
+def test_each_class_inherits_what_the_tree_says(kind):
+    parent, builtin = TREE[kind.__name__]
+
+    assert parent is None or kind.__mro__[1].__name__ == parent
+    assert builtin is None or issubclass(kind, getattr(builtins, builtin))
     assert issubclass(kind, GPUStreamLabError)
-    assert issubclass(kind, getattr(builtins, ALSO[kind.__name__] or "Exception"))
 
 
 @pytest.mark.parametrize("kind", EXPORTED, ids=lambda kind: kind.__name__)

@@ -9,7 +9,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import DeviceError
+from gpustreamlab.errors import DeviceError, StreamNotFoundError
 from tests.helpers import long_runs
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 
@@ -92,3 +92,13 @@ def test_nothing_is_recorded_into_a_graph_that_somebody_captures(monkeypatch):
         monkeypatch.undo()
         lab.synchronize()
         assert lab.memory.held_count == 0
+
+
+def test_an_engine_makes_no_lane_of_a_misspelt_name():
+    from gpustreamlab.engines import OnnxEngine
+
+    with Session(SimBackend()) as lab:
+        lab.stream("decode")
+        with pytest.raises(StreamNotFoundError, match="'decode'"):
+            OnnxEngine(lab, object(), "decdoe")
+        assert list(lab.streams) == ["decode"]
