@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpustreamlab.run._children import begin_in_child
 from gpustreamlab.run._command import add_run_parser, run
 from gpustreamlab.run._record import add_record_parser, record
 from gpustreamlab.run._running import add_running_parsers, attach, begin_attached, live, snap
@@ -12,6 +13,7 @@ __all__ = [
     "add_running_parsers",
     "attach",
     "begin_attached",
+    "begin_in_child",
     "live",
     "record",
     "run",

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.errors import BackendUnavailableError, OptionError
+from gpustreamlab.run._children import Children
 from gpustreamlab.run._preflight import why_no_gpu
 from gpustreamlab.run._program import Program, end_of, join_threads
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
@@ -53,6 +54,7 @@ def add_run_parser(commands: Any) -> None:
         metavar="MB",
         help="size of the file that is kept while it runs (default: %(default)s); older spans make room",
     )
+    parser.add_argument("--children", action="store_true", help="record the Python processes, too, that the program starts")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as for python -m")
     parser.add_argument("program", metavar="SCRIPT | MODULE", help="what to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments")
@@ -73,9 +75,17 @@ def run(options: argparse.Namespace) -> NoReturn:
     report = _Report(given, options)
     wanted = _read(options, given.name, report.page.with_suffix(""))
     if wanted.backend != BACKEND_NAMES[1]:
+        if options.children:
+            raise OptionError(
+                "--children works on the simulated device so far: on an H200 the children's kernels were missing. Record each "
+                "process itself: torchrun --nproc-per-node 2 -m gpustreamlab run train.py"
+            )
         _require_gpu(options)
     recording = report.recording = ProgramRecording(wanted, report.say, lambda text: say(f"gpustreamlab: {text}"))
     offered = recording.start()
+    if options.children:
+        report.children = Children(wanted)
+        report.children.start()
     program = Program(target=given.target, arguments=given.arguments, is_module=given.is_module, offered=offered)
     report.keep(sys.modules["__main__"])
     end: BaseException = SystemExit(0)
@@ -101,6 +111,7 @@ class _Report:
         self._program, self._is_quiet = stem, options.quiet
         self.page, self.output = chosen_files(options, stem)
         self.recording: ProgramRecording | None = None
+        self.children: Children | None = None
         self._kept: list[object] = []
 
     def keep(self, thing: object) -> None:
@@ -120,13 +131,16 @@ class _Report:
         with suppress(Exception):
             sys.stdout.flush()  # what the program said comes first
         try:
-            traces = recording.finish()
+            children = self.children
+            traces = recording.finish(() if children is None else children.traces())
             if not traces:
                 self._tell_nothing(recording)
                 return
             write_traces(traces, self._program, self.page, self.output, part="session", is_quiet=self._is_quiet)
             for problem in recording.problems:
                 say(f"gpustreamlab: {problem}")
+            for path in [] if children is None else children.paths():
+                path.unlink(missing_ok=True)
             for path in recording.remove_spools():
                 say(f"gpustreamlab: memory had no room for all spans; those of before are in: gpustreamlab view {shown(path)}")
         except Exception as error:  # noqa: BLE001 - the program's end is not to be another one for it

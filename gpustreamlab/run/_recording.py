@@ -10,9 +10,10 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,9 @@ class Wanted:
     spool_limit_bytes: int = DEFAULT_LIMIT_BYTES
     """Size of the file that is kept while the program runs, at most; the oldest leave."""
 
-    is_attached: bool = False
-    """Whether the program ran before: then it is offered nothing."""
+    is_child: bool = False
+    """Whether the process was started by the program: then a session of its own begins with the first use of CUDA, too, but it
+    is given none, and ends when the process does."""
 
     @property
     def has_window(self) -> bool:
@@ -112,7 +114,7 @@ class ProgramRecording:
         if wanted.backend == SIM:
             prefer_backend(SIM)
             self._imports.start()
-            if wanted.is_attached:
+            if wanted.is_child:
                 return {}
             self._own = Session(SIM, title=wanted.title, capture=CaptureTier.RANGES)  # `follow` captures more
             return {"lab": self._own}
@@ -121,8 +123,8 @@ class ProgramRecording:
         self._imports.start()
         return {}
 
-    def finish(self) -> list[Trace]:
-        """End it all, and return what was recorded.
+    def finish(self, children: Iterable[Trace] = ()) -> list[Trace]:
+        """End it all, and return what was recorded, with what children of the program recorded.
 
         That is one trace, or, where sessions have no common clock, one for each of them.
 
@@ -146,10 +148,14 @@ class ProgramRecording:
                     self.problems.append(" ".join(str(error).split()))
         # Sessions that the program closed have their last trace, too.
         traces = [session.trace for session in self._sessions]
-        used = [trace for trace in traces if len(trace)] or traces[:1]
+        own = [trace for trace in traces if len(trace)]
+        others = [trace for trace in children if len(trace)]
+        notes = [trace.metadata.capture_note for trace in others]  # in a child nobody was told
+        self.problems += dict.fromkeys(f"Of a child: {note}" for note in notes if note)
+        used = [*own, *others] or traces[:1]
         if len(used) > 1 and self._wanted.backend != SIM:
             try:
-                return [merge(used, processes=[0] * len(used))]
+                return [merge(used, processes=[*[0] * len(own), *range(1, 1 + len(others))])]
             except GPUStreamLabError as error:
                 self.problems.append(f"Sessions of the program are told apart: {' '.join(str(error).split())}")
         return sorted(used, key=len, reverse=True)
@@ -198,6 +204,9 @@ class ProgramRecording:
             return
         self._sessions.append(session)
         try:
+            if self._wanted.is_child and "multiprocessing.process" in sys.modules:
+                # Its processes do not come to the end at which sessions are closed.
+                Finalize(None, session.close, exitpriority=0)
             self._give_way()
             self._spool(session)
             if self._is_in_window:

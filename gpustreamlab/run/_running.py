@@ -281,7 +281,7 @@ def begin_attached(told: str) -> None:
             backend=facts["backend"],
             device=facts["device"],
             is_at_once=facts["backend"] != "sim",
-            is_attached=True,
+            is_child=True,
             spool_limit_bytes=facts["limit_bytes"],
         )
         recording = ProgramRecording(wanted, str, str)

@@ -294,6 +294,11 @@ def test_files_of_others_are_not_replaced(folder, capsys):
     assert record(program).returncode == 0
 
 
+def test_children_are_refused_on_a_gpu(folder, capsys):
+    assert cli.main(["run", "--children", write(folder, "raise AssertionError('it ran')")]) == 2
+    assert "Record each process itself: torchrun" in capsys.readouterr().err
+
+
 def test_without_a_gpu_it_says_what_to_type(folder, capsys, monkeypatch):
     monkeypatch.setattr(_command, "why_no_gpu", lambda: "No NVIDIA driver was found.")
     program = write(folder, "raise AssertionError('it ran')")
@@ -368,8 +373,17 @@ if __name__ == "__main__":
 """
 
 
-def test_children_are_left_alone(folder):
-    done = record(write(folder, CHILD))
-    assert (done.returncode, done.stdout) == (0, "all done\n"), done.stderr
-    assert "No kernel, copy or fill was recorded" in done.stderr
+def test_children_are_recorded_where_that_is_wanted(folder):
+    # GIVEN a program that works in a forked child, in a spawned one, and in a Python of its own
+    program = write(folder, CHILD)
+    # WHEN it is recorded with and without them
+    alone = record(program)
+    whole = record("--children", "-o", "run.parquet", program)
+    # THEN each is there, and none is left
+    assert (alone.returncode, alone.stdout) == (whole.returncode, whole.stdout) == (0, "all done\n"), whole.stderr
+    assert "No kernel, copy or fill was recorded" in alone.stderr
+    counts = [
+        (gsl.load_trace(path).kind == list(SpanKind).index(SpanKind.KERNEL)).sum() for path in folder.glob("run*.parquet")
+    ]
+    assert sorted(counts) == [3, 5, 7], whole.stderr
     assert not list(folder.glob("*.gsl"))

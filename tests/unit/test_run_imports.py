@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -277,3 +278,11 @@ def test_a_session_of_the_program_and_the_rest_become_one_trace(tmp_path, monkey
     assert counts == {"kernel": 4, "host": 2, "range": 1}
     outside = merged[0].parent[merged[0].kind == SPAN_KINDS.index("kernel")]
     assert [merged[0].names[merged[0].name[row]] for row in outside.tolist()] == ["step"] * 4
+
+
+def test_why_kernels_of_a_child_are_missing_is_told(tmp_path):
+    recording = ProgramRecording(Wanted(title="program", stem=tmp_path / "program", backend="sim"), str, str)
+    child = gsl.Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"])
+    refused = replace(child, metadata=replace(child.metadata, capture_note="CUPTI was taken."))
+    assert recording.finish([child, refused, refused]) == [child, refused, refused]
+    assert recording.problems == ["Of a child: CUPTI was taken."]
