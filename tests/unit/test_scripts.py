@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ import nbformat
 import pytest
 
 import gpustreamlab
-from scripts import make_release, record_gallery, run_benchmarks, run_gpu_tests, run_notebook, try_pythons
+from scripts import make_lite, make_release, record_gallery, run_benchmarks, run_gpu_tests, run_notebook, try_pythons
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,6 +199,17 @@ def test_a_recording_of_real_hardware_is_not_replaced_by_a_simulated_one(tmp_pat
     before = (tmp_path / "one.parquet").read_bytes()
     assert "left as it is" in record_gallery.record("one")
     assert (tmp_path / "one.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize(("name", "packages"), make_lite.NOTEBOOKS.items())
+def test_a_notebook_for_jupyterlite_installs_what_it_imports_first_and_brings_no_outputs(name, packages):
+    path = ROOT / "notebooks" / f"{name}.ipynb"
+    cells = json.loads(make_lite.with_install(path, packages))["cells"]
+    assert cells[0]["source"] == f"%pip install -q {packages}"
+    assert len(cells) == 1 + len(json.loads(path.read_text(encoding="utf-8"))["cells"])
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+    code = "".join("".join(cell["source"]) for cell in cells[1:] if cell["cell_type"] == "code")
+    assert ("skimage" in code) == ("scikit-image" in packages)
 
 
 def test_the_notes_of_a_release_are_its_part_of_the_changelog():
