@@ -1,8 +1,8 @@
 """How Sphinx makes the site of these pages: ``make docs``.
 
-The pages are written for GitHub, too. So what only a site has is added as they are read: a list of contents behind the links of
-each README, the gallery where a page says ``<!-- gallery -->``, one page of it where it says ``<!-- live: NAME -->``, and where it
-says ``<!-- lite -->`` a link to the notebooks, if ``make lite`` makes the site.
+The pages are written for GitHub, too. So what only a site has is added as they are read: contents behind the links of
+each README, the gallery where a page says ``<!-- gallery -->``, one page of it where it says ``<!-- live: NAME -->``, and
+where it says ``<!-- lite -->`` a link to the notebooks, if ``make lite`` makes the site.
 """
 
 from __future__ import annotations
