@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpustreamlab.model import Layout, WorkqueueOptions
     from gpustreamlab.node import Node
     from gpustreamlab.recorded import record
+    from gpustreamlab.run.followed import live
     from gpustreamlab.session import Session
     from gpustreamlab.streams.stream import Event, Stream
     from gpustreamlab.timeline import Comparison, Timeline
@@ -39,6 +40,7 @@ __all__ = [
     "WorkqueueOptions",
     "__version__",
     "compare",
+    "live",
     "load_ipython_extension",
     "load_trace",
     "merge",
@@ -65,6 +67,7 @@ _HOMES = {
     "Trace": "trace",
     "WorkqueueOptions": "model",
     "compare": "trace",
+    "live": "run.followed",
     "load_ipython_extension": "magics",
     "load_trace": "trace",
     "merge": "trace",
