@@ -75,7 +75,7 @@ _HOMES = {
     "record": "recorded",
     "unload_ipython_extension": "magics",
 }
-_GUESSES = {"load": "load_trace", "open": "load_trace", "read": "load_trace", "Lab": "Session"}
+_GUESSES = dict.fromkeys(("load", "open", "read", "view"), "load_trace") | dict.fromkeys(("Lab", "start", "stream"), "Session")
 _HOOKS = {"load_ipython_extension", "unload_ipython_extension"}
 
 
