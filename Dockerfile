@@ -3,8 +3,8 @@ FROM python:3.13-slim
 WORKDIR /lab
 COPY . /src
 RUN pip install --no-cache-dir '/src[notebook,cuda13,cupti,native]' && cp -r /src/notebooks /lab/notebooks
-RUN useradd --create-home lab && chown -R lab /lab
-USER lab
+RUN useradd --create-home --uid 1000 lab && chown -R lab /lab
+USER 1000
 EXPOSE 8888
 ENV PYTHONUNBUFFERED=1
 CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "--notebook-dir=/lab/notebooks"]

@@ -10,7 +10,7 @@ PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-long test-pythons lint types layers unit browser notebooks docs viewer gpu bench wheel release clean
+.PHONY: help demo lab test test-long test-pythons lint types layers unit browser notebooks docs lite viewer gpu bench wheel release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -61,8 +61,13 @@ test-pythons:  ## subsets of the unit and browser tests on every Python from 3.1
 
 docs: .venv/.dev  ## the site of the documentation, in docs/_build; a warning, a link that leads nowhere included, is an error
 	rm -rf docs/reference/api
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b html docs docs/_build
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto $(SPHINX_OPTIONS) -b html docs docs/_build
 	@echo 'Open docs/_build/index.html'
+
+lite: SPHINX_OPTIONS := --tag lite
+lite: docs  ## the same site with JupyterLite in it: three notebooks that run in the reader's browser
+	$(BIN)/python -m pip install --quiet --group lite
+	$(BIN)/python scripts/make_lite.py docs/_build/lite
 
 viewer:  ## bundle the modules of the timeline's viewer after a change to them; needs npm
 	python3 scripts/bundle_viewer.py

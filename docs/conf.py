@@ -1,7 +1,8 @@
 """How Sphinx makes the site of these pages: ``make docs``.
 
-The pages are written for GitHub, too. So what only a site has is added as they are read: a list of contents behind the links of
-each README, the gallery where a page says ``<!-- gallery -->``, and one page of it where it says ``<!-- live: NAME -->``.
+The pages are written for GitHub, too. So what only a site has is added as they are read: contents behind the links of
+each README, the gallery where a page says ``<!-- gallery -->``, one page of it where it says ``<!-- live: NAME -->``, and
+where it says ``<!-- lite -->`` a link to the notebooks, if ``make lite`` makes the site.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ html_theme_options = {
     "header_links_before_dropdown": 6,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": {"index": [], "**": ["page-toc"]},
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},  # the last that fits is taken
 }
 html_sidebars = {"index": [], "gallery": []}
 
 PAGES = "pages"  # The folder of the site that holds the pages to play with
+LITE = "<a href='lite/lab/index.html?path=01-quickstart.ipynb'>Try it in your browser</a>, on the simulated device."
 LETTERS = re.compile(r'<script type="text/x-wide" id="gsl-(bokeh|viewer)">.*?</script>\n', re.DOTALL)
 
 
@@ -107,6 +109,7 @@ def write_index_for_machines(app, error) -> None:
 def add_what_only_a_site_has(app, docname: str, source: list[str]) -> None:
     """Fill in the marks of a page, and list the pages that a README links to as its contents."""
     text = source[0].replace("<!-- gallery -->", "\n".join(map(entry, recorded())))
+    text = text.replace("<!-- lite -->", LITE if app.tags.has("lite") else "")
     text = re.sub(r"<!-- live: (\w+) -->", lambda found: frame(found[1], depth=docname.count("/")), text)
     if docname.endswith("/README") or docname == "how-to/why-no-overlap":
         links = re.findall(r"^[-|] \[([^\]]+)\]\(([\w./-]+)\.md\)", text, re.MULTILINE)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpustreamlab.model import Layout, WorkqueueOptions
     from gpustreamlab.node import Node
     from gpustreamlab.recorded import record
+    from gpustreamlab.run.followed import live
     from gpustreamlab.session import Session
     from gpustreamlab.streams.stream import Event, Stream
     from gpustreamlab.timeline import Comparison, Timeline
@@ -39,6 +40,7 @@ __all__ = [
     "WorkqueueOptions",
     "__version__",
     "compare",
+    "live",
     "load_ipython_extension",
     "load_trace",
     "merge",
@@ -65,6 +67,7 @@ _HOMES = {
     "Trace": "trace",
     "WorkqueueOptions": "model",
     "compare": "trace",
+    "live": "run.followed",
     "load_ipython_extension": "magics",
     "load_trace": "trace",
     "merge": "trace",
@@ -72,7 +75,7 @@ _HOMES = {
     "record": "recorded",
     "unload_ipython_extension": "magics",
 }
-_GUESSES = {"load": "load_trace", "open": "load_trace", "read": "load_trace", "Lab": "Session"}
+_GUESSES = dict.fromkeys(("load", "open", "read", "view"), "load_trace") | dict.fromkeys(("Lab", "start", "stream"), "Session")
 _HOOKS = {"load_ipython_extension", "unload_ipython_extension"}
 
 

@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from os import PathLike
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab._util.arrays import find_arrays
+from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.adapters import Adapters
 from gpustreamlab.analysis import (
     Check,
@@ -177,8 +178,10 @@ class PartitionTools(Group):
         return self._session._backend.capabilities
 
 
-class Memory(Group):
+class Memory(Group, StandsElsewhere):
     """Memory for a few launches, page-locked memory, guards, and races between streams."""
+
+    _guesses: ClassVar = dict.fromkeys(("race", "races"), "lab.memory.hazards()")
 
     def scratch(self, nbytes: int) -> Scratch:
         """Return device memory for work of the stream selected in this thread; see `Stream.scratch`.

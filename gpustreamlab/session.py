@@ -99,7 +99,17 @@ class Session(StandsElsewhere, ProcessBound, Watched):
     """
 
     _homes: ClassVar = {"lab.trace.": Trace, "lab.memory.": Memory, "lab.partitions.": PartitionTools, "lab.bench.": Bench}
-    _guesses: ClassVar = {"sync": "lab.synchronize()", "show": "lab.timeline()"}
+    _guesses: ClassVar = (
+        dict.fromkeys(("sync", "wait"), "lab.synchronize()")
+        | dict.fromkeys(("show", "view", "live", "plot"), "lab.timeline()")
+        | dict.fromkeys(("race", "races"), "lab.memory.hazards()")
+        | {
+            "export": "lab.timeline().save('run.html')",
+            "plan": "lab.program(text).plan()",
+            "compare": "gpustreamlab.compare(a, b)",
+        }
+        | dict.fromkeys(("load", "load_trace"), "gpustreamlab.load_trace('run.parquet')")
+    )
 
     def __init__(
         self,

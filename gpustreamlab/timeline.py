@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpustreamlab._util.shell import holds_code, running_cell, running_kernel_shell
-from gpustreamlab._util.words import suffix_fault
+from gpustreamlab._util.words import StandsElsewhere, suffix_fault
 from gpustreamlab.analysis import (
     TraceComparison,
     compare_traces,
@@ -45,7 +45,7 @@ __all__ = ["Comparison", "Timeline"]
 _MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
 
 
-class Timeline:
+class Timeline(StandsElsewhere):
     """A picture of a trace: a lane for each stream, its ranges as bars, and how many streams were busy.
 
     In a notebook it shows itself; in a terminal it is drawn with signs, by IPython, ``print`` and `rich.print`.
@@ -70,6 +70,11 @@ class Timeline:
     >>> Timeline(empty)
     <Timeline of 0 spans in 0 streams on demo (SIMULATED)>
     """
+
+    _guesses: ClassVar = {
+        "show": "it as the last line of a cell, or print(lab.timeline())",
+        "open": "lab.timeline().save('run.html'), and open that file in a browser",
+    }
 
     def __init__(self, trace: Trace) -> None:
         if not isinstance(trace, Trace):

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from gpustreamlab import analysis, model
+from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.errors import OptionError
 from gpustreamlab.exchange import save_trace, table_with_needs
 from gpustreamlab.model import Ahead, ClockOffset, Layout
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["SupportsTrace", "Trace", "as_trace", "compare", "load_trace", "merge"]
 
 
-class Trace(model.Trace):
+class Trace(model.Trace, StandsElsewhere):
     """Spans as columns of equal length, with what can be asked of them. Nothing in it can be changed.
 
     What it holds, and how parts are cut out of it, is told by `gpustreamlab.model.Trace`. Sessions, nodes, clusters and
@@ -39,6 +40,14 @@ class Trace(model.Trace):
     """
 
     __slots__ = ()
+    _guesses: ClassVar = (
+        dict.fromkeys(("show", "view", "plot"), "trace.timeline()")
+        | {"to_html": "trace.timeline().save('run.html')", "compare": "gpustreamlab.compare(a, b)"}
+        | {"spans": "trace.to_pandas()", "kernels": "trace.where(kind='kernel')"}
+        | dict.fromkeys(
+            ("hazards", "race", "races"), "lab.memory.hazards() of the session; a trace has what it found in trace.notes"
+        )
+    )
 
     # What is asked of a trace is told where it is answered, once.
     overlap = analysis.overlap

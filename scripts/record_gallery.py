@@ -21,8 +21,8 @@ import gpustreamlab as gsl  # noqa: E402
 
 GALLERY = ROOT / "docs" / "gallery"
 NAMES = (
-    "two_ranks", "one_stream", "three_streams", "two_partitions", "repartition", "race", "stray", "graph", "decode", "resnet",
-    "two_cards", "cluster",
+    "two_ranks", "one_stream", "three_streams", "two_partitions", "repartition", "race", "stray", "graph", "decode", "steps",
+    "resnet", "two_cards", "cluster",
 )  # fmt: skip
 """In the order in which the gallery shows them."""
 

@@ -84,7 +84,8 @@ def _shown(clone: Path) -> str:
 class StandsElsewhere:
     """Says in an `AttributeError` what to type for a name that something else has, or that has another name."""
 
-    _homes: ClassVar[Mapping[str, type]]
+    __slots__ = ()
+    _homes: ClassVar[Mapping[str, type]] = {}
     """What to type before the name, and the class that has it; the first that has it is told."""
     _guesses: ClassVar[Mapping[str, str]] = {}
     """What to type for names that nothing has."""

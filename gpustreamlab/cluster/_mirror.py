@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,18 +23,9 @@ from gpustreamlab.cluster._worker import Changes, Facts
 from gpustreamlab.errors import ClusterError, OptionError, nearest_hint
 from gpustreamlab.memory.hazards import hazard_notes
 from gpustreamlab.model import ClockOffset, Lane, Marker, Trace, TraceMetadata
-from gpustreamlab.recorder import (
-    FIRST_WORK_NUMBER,
-    NO_UNENDED,
-    SPAN_COLUMNS,
-    START,
-    Chunk,
-    ChunkLog,
-    Tables,
-    Unended,
-    fold,
-)
+from gpustreamlab.recorder import FIRST_WORK_NUMBER, SPAN_COLUMNS, Chunk, Tables
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder
+from gpustreamlab.sinks.arrived import Arrived
 from gpustreamlab.typing import Int64Array, MarkerKind
 
 _log = logging.getLogger(__name__)
@@ -80,10 +71,11 @@ class EngineStatus:
         return f"{self.name} on {self.host} ({self.device}): {self.state}, {self.span_count:,} spans{missed}"
 
 
-class Mirror:
+class Mirror(Arrived):
     """One engine: what it is, and the records of its session, as far as they have arrived."""
 
     def __init__(self, name: str, facts: Facts, *, key: str = "", process: int = 0, device: int = 0, ring_size: int) -> None:
+        super().__init__(ring_size)
         self.name = name
         self.facts = facts
         self.key = key  # What tells it from every other process
@@ -98,13 +90,7 @@ class Mirror:
         self.arrived = 0  # The engine's place behind the last chunk that has arrived
         self.log = 0  # Number of the engine's log; 0 before anything was heard
         self.received_bytes = 0  # Bytes that came, for spans and all else
-        self._lock = threading.RLock()
-        self._log = ChunkLog(ring_size)
-        self._last, self._missed = Chunk(), 0
-        self.extent_ns = (0, 0)  # From when to when spans have arrived, by the engine's clock
         self.unended_count = 0  # Ranges that had not ended when the engine was lost
-        self._open: Sequence[tuple[int, int, int, int]] = ()
-        self._now_ns = 0
         self.hazards: tuple[tuple[Hazard, int], ...] = ()  # What was found there, and when, by the engine's clock, in ns
         self.newest_hazard_ns, self.hazards_ns = -1, -1
         """When the newest was found, by the clock of the engine's host, and when that came here, by our own; -1 for none."""
@@ -139,39 +125,6 @@ class Mirror:
         )
 
     @property
-    def is_told(self) -> bool:
-        """Whether anything has arrived."""
-        return self._log.tables is not None
-
-    @property
-    def span_count(self) -> int:
-        """Spans that have arrived since the engine's recorder was cleared, those that made room too."""
-        return self._log.appended_count
-
-    @property
-    def dropped_count(self) -> int:
-        """Spans that are missing: they made room on the engine before they were read, or here, or never came."""
-        return self._missed + self._last.lost + self._log.dropped_count
-
-    @property
-    def lost_count(self) -> int:
-        """Spans that never came into the engine's log."""
-        return self._last.lost
-
-    @property
-    def pending_count(self) -> int:
-        """Ranges whose work had not ended when the last answer was made."""
-        return self._last.pending
-
-    @property
-    def tables(self) -> Tables:
-        """As they were told last."""
-        tables = self._log.tables
-        if tables is None:
-            raise ValueError(f"Nothing of engine {self.name!r} has arrived yet.")
-        return tables
-
-    @property
     def metadata(self) -> TraceMetadata:
         """What it says of itself; its device has the number that it has in the cluster."""
         return self.tables.metadata
@@ -182,15 +135,7 @@ class Mirror:
         chunks = [batch.chunk for batch in reader]
         reader.close()
         with self._lock:
-            for chunk in chunks:
-                if chunk.is_anew:
-                    self._log.clear()
-                    self.extent_ns, self._missed = (0, 0), 0
-                self._log.add(self._placed_chunk(chunk))
-                self._missed += chunk.missed
-                self._note_extent(chunk)
-                self._last = chunk
-            self._log.seal()
+            self.add(chunks)
             self.arrived = place
             self.received_bytes += len(data)
 
@@ -223,40 +168,9 @@ class Mirror:
             if self.hazards:
                 self.hazards, self.hazards_ns = (), time.monotonic_ns()
 
-    def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
-        """Return what has arrived since a place, as `Recorder.changes` does for its own process."""
-        with self._lock:
-            told, last = self._log.read(since, **options), self._last
-            return told._replace(lost=last.lost, pending=last.pending, is_capturing=last.is_capturing)
-
-    def follow(self, since: int) -> tuple[Chunk, Unended]:
-        """Return that; which ranges have not ended is told in `unended` alone."""
-        return self.changes(since), NO_UNENDED
-
-    def to_clock_ns(self, host_ns: int) -> int:
-        """Return the time as it is: of the engine's host only times on its trace's clock arrive."""
-        return host_ns
-
-    def now_ns(self) -> int:
-        """Return the last time that is known of the engine's clock, in ns: later than that nothing is drawn."""
-        return max(self.extent_ns[1], self._now_ns)
-
-    def unended(self) -> list[tuple[int, int, int, int]]:
-        """Return what had not ended when the last answer was made; nothing of an engine that is lost."""
-        return [*self._open]
-
-    def observing(self) -> AbstractContextManager[None]:
-        """Do nothing: reading here costs no engine anything."""
-        return nullcontext()
-
-    @property
-    def unselected_work(self) -> int:
-        """Return 0: it is not told."""
-        return 0
-
     def trace(self) -> Trace:
         """Return what has arrived as a trace, on the engine's own clock."""
-        trace = fold([self.changes()])
+        trace = super().trace()
         notes = [note for one in self.hazards for note in hazard_notes(trace, *one, prefix=f"{self.name}:")]
         return replace(trace, notes=(*trace.notes, *notes)) if notes else trace
 
@@ -281,12 +195,6 @@ class Mirror:
     def _numbered(self, numbers: Int64Array, *, above: int = -1) -> Int64Array:
         step = np.where(numbers >= FIRST_WORK_NUMBER, WORK_NUMBERS, RANGE_NUMBERS)
         return np.where(numbers > above, numbers + self.process * step, numbers)
-
-    def _note_extent(self, chunk: Chunk) -> None:
-        if chunk.row_count:
-            begin_ns, end_ns = int(chunk.columns["start_ns"].min()), int(chunk.columns["end_ns"].max())
-            before = self.extent_ns
-            self.extent_ns = (min(before[0], begin_ns), max(before[1], end_ns)) if any(before) else (begin_ns, end_ns)
 
     def placed(self, tables: Tables) -> Tables:
         """Return the tables with names and numbers that are unique in the cluster."""

@@ -59,6 +59,9 @@ _VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")  # Behind the names of calls:
 _MAKES_WORK, _MOST_ERRORS = re.compile(r"Launch|Mem(cpy|set)"), 1_000
 _FAILED = " (error "  # So that nobody misses their work; see `quality`
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
+_PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
+_NUMBERED_BY_PAYLOAD = re.compile(r"(?i)(?<![a-z])(step|iteration|iter|request)$")
+"""Names whose number may be the payload, as of ``nvtx.annotate("step", payload=3)``: ``step 3`` counts as a step."""
 _PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
 _LONGEST_TEXT = 1_000
 
@@ -206,7 +209,7 @@ class Tables:
 
     def _read_ranges(self) -> Columns:
         """Return the ranges of NVTX, of two that begin at once the longer first; take its marks."""
-        rows = self._report.numbers(_NVTX, ("start", "end", "eventType", "globalTid", "textId", "domainId"))
+        rows = self._report.numbers(_NVTX, ("start", "end", "eventType", "globalTid", "textId", "domainId", *_PAYLOADS))
         texts = _Texts(self._report, rows)
         kind = rows["eventType"]
         is_range, is_mark, is_domain = np.isin(kind, (_PUSH_POP, _START_END)), kind == _MARK, kind == _DOMAIN
@@ -262,7 +265,10 @@ class _Texts:
         return f"{self._domains.get(self._domain_key(row)) or f'domain {domain}'}: {self._plain(row)}"
 
     def _plain(self, row: int) -> str:
-        return self._own.get(row) or self._registered.get(int(self._rows["textId"][row])) or "(no text)"
+        text = self._own.get(row) or self._registered.get(int(self._rows["textId"][row])) or "(no text)"
+        if not _NUMBERED_BY_PAYLOAD.search(text):
+            return text
+        return " ".join([text, *(str(value) for name in _PAYLOADS if (value := self._rows[name][row]) != NO_NUMBER)])
 
     def _domain_key(self, row: int) -> tuple[int, int]:
         """Return what a domain is known by: each process numbers its own."""

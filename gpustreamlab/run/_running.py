@@ -97,6 +97,17 @@ def spools_of(pid: int) -> list[Path]:
     return list(found)
 
 
+def recorded_by(pid: int) -> list[Path]:
+    """Return those; raise `OptionError` where there are none."""
+    paths = spools_of(pid)
+    if not paths:
+        raise OptionError(
+            f"Process {pid} is not recorded. Start it by gpustreamlab run or record, give its session a file by "
+            f"Session(spool=True), or, with Python 3.14: gpustreamlab attach {pid}"
+        )
+    return paths
+
+
 def take(pid: int, last_s: float | None = None) -> list[Trace]:
     """Return what a process has recorded, of each session that recorded anything, the fullest first; it is not touched.
 
@@ -107,14 +118,8 @@ def take(pid: int, last_s: float | None = None) -> list[Trace]:
     """
     if last_s is not None and not last_s > 0:
         raise OptionError(f"--last is {last_s:g}; it is seconds, more than 0, as in: --last 5")
-    paths = spools_of(pid)
-    if not paths:
-        raise OptionError(
-            f"Process {pid} is not recorded. Start it by gpustreamlab run or record, give its session a file by "
-            f"Session(spool=True), or, with Python 3.14: gpustreamlab attach {pid}"
-        )
     traces = []
-    for path in paths:
+    for path in recorded_by(pid):
         with suppress(TraceFileError):  # nothing is in it yet
             traces.append(_last(load_trace(path), pid, last_s))
     found = sorted((trace for trace in traces if len(trace)), key=len, reverse=True)

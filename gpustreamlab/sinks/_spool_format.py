@@ -234,6 +234,7 @@ class BatchReader:
             raise
         self._decoder = ChunkDecoder() if decoder is None else decoder
         self.damage = ""  # What stopped the reading before the end; empty if nothing did
+        self.read_bytes = 0  # How much was read by the end of the last whole batch
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
@@ -245,6 +246,7 @@ class BatchReader:
             except self._failures as error:
                 self.damage = " ".join(str(error).split()) or type(error).__name__
                 return
+            self.read_bytes = self._file.tell()
             yield Batch(self._decoder.chunk(columns, facts), facts)
 
     def close(self) -> None:

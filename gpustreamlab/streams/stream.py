@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
+from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.backends import Backend, ContextSpec, acquire_order_event, release_order_events
 from gpustreamlab.errors import (
     EventClosedError,
@@ -42,7 +43,7 @@ class StreamParts(NamedTuple):
     keeper: Keeper
 
 
-class Stream(ProcessBound):
+class Stream(ProcessBound, StandsElsewhere):
     """An ordered queue of device work, and a lane of the timeline. Made by `Session.stream`.
 
     Work enqueued in one stream runs in order; work of different streams may overlap. Every method returns at once, except
@@ -51,6 +52,8 @@ class Stream(ProcessBound):
     A stream that moves to other SMs becomes another ``cudaStream_t``: ask for the handle when you need it. One that was given
     out before goes on working where it was, and stays valid until the stream is closed.
     """
+
+    _guesses: ClassVar = {"sync": "stream.synchronize()", "wait_event": "stream.wait(event)", "record_event": "stream.record()"}
 
     def __init__(self, name: str, place: RecordedLane, parts: StreamParts) -> None:
         self.name = name

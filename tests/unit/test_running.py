@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,13 @@ import gpustreamlab as gsl
 from gpustreamlab import cli
 from gpustreamlab.errors import OptionError
 from gpustreamlab.run import _running
+from gpustreamlab.run.followed import Followed
 from gpustreamlab.sinks._spool_format import LEAST_LIMIT_BYTES, SpoolFile
+from gpustreamlab.sinks.arrived import FollowedSpool
 from gpustreamlab.sinks.spool import Spool
-from gpustreamlab.typing import SpanKind, SpoolState
+from gpustreamlab.typing import SessionState, SpanKind, SpoolState
 from gpustreamlab.workloads import spin
+from tests.unit.notebook.test_live_timeline import FakeShell
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = list(SpanKind).index(SpanKind.KERNEL)
@@ -241,3 +245,119 @@ def test_a_ring_keeps_the_newest_in_a_bounded_file(tmp_path):
         assert kept.metadata.recovery_note == ""
         assert len(kept) + kept.metadata.dropped_spans == len(lab.trace) + lab.trace.metadata.dropped_spans
     assert not [*tmp_path.glob("*.part")]
+
+
+# The live timeline in a notebook
+
+
+def followed_until(followed: Followed, is_so: Callable[[], bool]) -> None:
+    """Wait for what a followed process does next."""
+    while not is_so():
+        threading.Event().wait(0.02)
+    assert "Followed: process" in repr(followed)
+
+
+def kernels_of(trace: gsl.Trace) -> int:
+    return int((trace.kind == KERNEL).sum())
+
+
+def test_a_process_is_followed_in_a_notebook_until_it_ends(start, monkeypatch):
+    shell = FakeShell()
+    for module in ("notebook.views", "timeline", "notebook.live_timeline"):
+        monkeypatch.setattr(f"gpustreamlab.{module}.running_kernel_shell", lambda: shell)
+    server = start(*RECORDED)
+    work(server, 5)
+    taken(server.pid, 5)
+    followed = gsl.live(server.pid)
+    timeline = followed.timeline()
+    assert timeline.is_live
+    timeline._ipython_display_()
+    assert "application/vnd.jupyter.widget-view+json" in shell.data
+    work(server, 7)
+    followed_until(followed, lambda: kernels_of(followed.trace) == 12)
+    assert kernels_of(timeline.trace) == 12
+    server.stdin.close()
+    server.wait(60)
+    followed_until(followed, lambda: followed.state is SessionState.CLOSED and shell.published[-1][2])
+    assert "text/html" in shell.data, "the output becomes a picture that stays"
+    assert not timeline.is_live
+    assert kernels_of(followed.trace) == 12
+    followed.close()
+
+
+@pytest.mark.parametrize("end", ["killed", "file removed"])
+def test_a_process_that_is_not_recorded_any_more_is_not_followed(start, end):
+    server = start(text=f"import gpustreamlab as gsl\nlab = gsl.Session('sim', spool=True)\n{SERVER}")
+    work(server, 5)
+    taken(server.pid, 5)
+    followed = gsl.live(server.pid)
+    if end == "killed":
+        server.kill()
+        server.wait()
+    else:
+        next(Path().glob("*.gsl")).unlink()
+    followed_until(followed, lambda: followed.state is SessionState.CLOSED)
+    assert kernels_of(followed.trace) == 5
+    with pytest.raises(OptionError, match="There is no process" if end == "killed" else "is not recorded"):
+        gsl.live(server.pid)
+
+
+@pytest.mark.parametrize("pid", ["4711", 1.5, True])
+def test_what_is_no_number_of_a_process_is_refused(pid):
+    with pytest.raises(OptionError, match=r"as gsl\.live\(4711\)"):
+        gsl.live(pid)
+
+
+def test_a_file_of_gpustreamlab_record_is_left_to_the_page(tmp_path):
+    path = tmp_path / "program-1.gsl"
+    path.write_bytes(b"GSLSTORE" + bytes(64))
+    with path.open("rb"), pytest.raises(OptionError, match=f"gpustreamlab live {os.getpid()}"):
+        gsl.live(os.getpid())
+    path.write_bytes(b"")
+    with path.open("rb"), pytest.raises(OptionError, match="has recorded nothing yet"):
+        gsl.live(os.getpid())
+
+
+def columns_of(trace: gsl.Trace) -> list[list[int]]:
+    return [trace.start_ns.tolist(), trace.end_ns.tolist(), trace.kind.tolist(), [trace.names[code] for code in trace.name]]
+
+
+def test_a_spool_is_followed_in_any_pieces(tmp_path):
+    whole, growing = tmp_path / "whole.gsl", tmp_path / "growing.gsl"
+    with gsl.Session("sim", spool=whole) as lab:
+        for count in (1, 200, 30):
+            for _ in range(count):
+                spin(lab, 1_000, stream=lab.stream("a"))
+            lab.synchronize()
+            lab.recording.spool.refresh()
+    data, expected = whole.read_bytes(), columns_of(gsl.load_trace(whole))
+    for step in (701, 5_003):
+        growing.write_bytes(b"")
+        followed = FollowedSpool(growing)
+        for end in [*range(0, len(data), step), len(data)]:
+            with growing.open("r+b") as file:
+                file.write(data[:end])
+            followed.read()
+        assert followed.is_ended
+        assert columns_of(followed.trace()) == expected
+        followed.close()
+
+
+def test_a_followed_ring_begins_anew_with_its_file(tmp_path):
+    path = tmp_path / "ring.gsl"
+    with gsl.Session("sim", ring_size=2_000) as lab:
+        spool = Spool(SpoolFile(path, limit_bytes=LEAST_LIMIT_BYTES), lab._recorder, is_ring=True)
+        followed, files = FollowedSpool(path), set()
+        for _ in range(30):
+            for _ in range(100):
+                spin(lab, 1_000, stream=lab.stream("a"))
+            lab.synchronize()
+            spool.refresh()
+            followed.read()
+            files.add(path.stat().st_ino)
+            assert columns_of(followed.trace()) == columns_of(gsl.load_trace(path))
+        assert len(files) >= 2
+        spool.close()
+        followed.read()
+        assert followed.is_ended
+        followed.close()

@@ -12,6 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 
+import gpustreamlab
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import (
@@ -64,6 +65,7 @@ def test_repr_names_device_kind_streams_spans_and_drops():
         ("tune", "lab.bench.tune"),
         ("sync", "lab.synchronize()"),
         ("show", "lab.timeline()"),
+        ("races", "lab.memory.hazards()"),
     ],
 )
 def test_a_name_that_is_elsewhere_says_where(name, line):
@@ -73,6 +75,26 @@ def test_a_name_that_is_elsewhere_says_where(name, line):
         assert eval(line.removesuffix("()"), {"lab": lab}) is not None
         with pytest.raises(AttributeError, match="'Session' object has no attribute 'nothing'"):
             lab.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("held", "name", "line"),
+    [
+        ("lab.stream('a')", "sync", "stream.synchronize()"),
+        ("lab.memory", "races", "lab.memory.hazards()"),
+        ("lab.trace", "kernels", "trace.where(kind='kernel')"),
+        ("lab.trace", "to_html", "trace.timeline().save('run.html')"),
+        ("lab.timeline()", "open", "lab.timeline().save('run.html')"),
+        ("gpustreamlab", "view", "gpustreamlab.load_trace"),
+    ],
+)
+def test_what_a_session_gives_says_so_too(held, name, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Session("sim", capture="ranges") as lab:
+        known = {"lab": lab, "trace": lab.trace, "stream": lab.stream("a"), "gpustreamlab": gpustreamlab}
+        with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}. Use {line}")):
+            getattr(eval(held, known), name)
+        eval(line, known)
 
 
 def test_a_guess_at_a_stream_says_what_to_type():

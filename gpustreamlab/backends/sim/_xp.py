@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,6 +144,8 @@ class ArrayModule:
             plain_kwargs["out"] = _Arguments(self, name).unwrap(kwargs["out"])  # written, not read
         if not call_args.inputs and not rule.is_creation:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
+        if name in {"matmul", "dot"} and kwargs.keys() <= {"out"} and all(one.dtype == np.float16 for one in call_args.inputs):
+            function = partial(_product_of_halves, function)
         with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
             result = _mapped(function(*plain_args, **plain_kwargs), np.asarray)  # of scalars, too
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
@@ -522,6 +525,16 @@ def _mapped(result: Any, change: Callable[[Any], Any]) -> Any:
         make = list if isinstance(result, list) else getattr(type(result), "_make", tuple)  # keeps named tuples
         return make(_mapped(item, change) for item in result)
     return None if result is None else change(result)
+
+
+def _product_of_halves(function: Callable[..., Any], *halves: Any, out: Any = None) -> Any:
+    """Multiply float16 in float32 and round once, as CUDA does; NumPy has no BLAS for them, and takes 60 times as long."""
+    made = function(*(np.asarray(half, np.float32) for half in halves)).astype(np.float16)
+    if out is None:
+        return made
+    target: NDArray[Any] = out[0] if isinstance(out, tuple) else out
+    target[...] = made
+    return target
 
 
 def _find_arrays(result: Any) -> Iterator[NDArray[Any]]:

@@ -320,6 +320,19 @@ def test_ranges_from_start_to_end_and_open_ones(path, made):
     assert "1 others of NVTX" in trace.metadata.imported
 
 
+def test_steps_and_requests_are_numbered_by_their_payload(path, made):
+    for at, (name, payload) in enumerate(
+        [("step", {"int64Value": 3}), ("Request", {"uint32Value": 7}), ("gemm", {"int64Value": 5})]
+    ):
+        made.nvtx(100 * at, 100 * at + 90, name, **payload)
+        made.launch(100 * at + 1, 100 * at + 10, 100 * at + 80, correlation=at + 1)
+    made.nvtx(300, 390, "step")
+    trace = gsl.load_trace(made.write(path))
+    assert names(trace, rows(trace, "annotation")) == ["step 3", "Request 7", "gemm", "step"]
+    assert trace.steps().labels == ("3",)
+    assert trace.steps("request").labels == ("7",)
+
+
 def test_names_of_domains_are_those_of_their_process(path, made):
     for pid, name in ((PID, "ours"), (OTHER_PID, "theirs")):
         made.nvtx(0, None, name, kind=75, domain=1, pid=pid)

@@ -453,3 +453,19 @@ class TestNames:
         assert (xp.exceptions, xp.index_exp, xp.ndindex, xp.float32) == (np.exceptions, np.index_exp, np.ndindex, np.float32)
         assert (xp.get_array_module(xp.ones(1)), xp.get_array_module(np.ones(1))) == (xp, np)
         assert "simulated" in repr(xp)
+
+
+@pytest.mark.parametrize("shapes", [((64, 32), (32, 16)), ((5, 8, 4), (4, 3)), ((7,), (7,)), ((7, 3), (3,))])
+@pytest.mark.parametrize("name", ["matmul", "dot"])
+def test_a_product_of_float16_is_numpys_but_for_how_its_sum_is_rounded(xp, name, shapes):
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype("float16") for shape in shapes)
+    expected = getattr(np, name)(a, b)
+    made = getattr(xp, name)(xp.asarray(a), xp.asarray(b))
+    assert made.dtype == np.float16
+    assert made.shape == expected.shape
+    np.testing.assert_allclose(made.get(), expected, rtol=2e-3, atol=2e-3)
+    if expected.ndim:
+        out = xp.empty(expected.shape, "float16")
+        assert getattr(xp, name)(xp.asarray(a), xp.asarray(b), out=out) is out
+        np.testing.assert_array_equal(out.get(), made.get())
