@@ -58,8 +58,8 @@ def show(windows, tmp_path):
     """Return a function that shows a trace in a window of its own; console errors fail the test at its end."""
     with open_readers(windows, tmp_path) as read:
 
-        def show_it(trace, *, height=800, scheme="light", scale=1.0, **options):
-            options |= {"color_scheme": scheme, "device_scale_factor": scale, "reduced_motion": "reduce"}
+        def show_it(trace, *, height=800, scheme="light", **options):
+            options |= {"color_scheme": scheme, "reduced_motion": "reduce"}
             shown = read(trace, height=height, **options)
             shown.page.evaluate(HELPERS)
             return shown
