@@ -39,7 +39,7 @@ def wheels(tmp_path_factory):
     """Return the wheel of each processor, made as `make wheel` does, with what builds it and nothing else."""
     tools, folder = tmp_path_factory.mktemp("tools"), tmp_path_factory.mktemp("wheels")
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
-    install = [*PIP, "install", "--quiet", "--target", str(tools)]
+    install = [*PIP, "install", "--quiet", "--no-compile", "--target", str(tools)]
     subprocess.run([*install, *needed], check=True)
     environment = os.environ | {"PYTHONPATH": str(tools)}
     command = [sys.executable, "-c", BUILD, folder, *install]
