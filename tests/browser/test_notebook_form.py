@@ -62,9 +62,13 @@ def test_picture_stays_and_says_why_where_no_frame_has_the_code(show):
 
 
 GROUNDS = [
-    ("background: color(srgb 1 1 1)", "light"), ("background: rgb(20 24 28 / 95%)", "dark"), 
-    ("background: lab(95 0 0)", "light"), ("background: color-mix(in oklab, black 90%, white)", "dark"), ("", "light"), ("color: oklch(0.9 0 0)", "dark"),
-]  # fmt: skip
+    ("background: color(srgb 1 1 1)", "light"),
+    ("background: rgb(20 24 28 / 95%)", "dark"),
+    ("background: lab(95 0 0)", "light"),
+    ("background: color-mix(in oklab, black 90%, white)", "dark"),
+    ("", "light"),
+    ("color: oklch(0.9 0 0)", "dark"),
+]
 """Styles of a page, by its ground or by its ink, in any notation; and what follows. Each differs from the one before."""
 FOLLOWS = "theme => document.documentElement.dataset.theme === theme && gslViewer.theme.isDark === (theme === 'dark')"
 

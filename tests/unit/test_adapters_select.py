@@ -16,13 +16,8 @@ from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.long_runs import count
 from tests.helpers.threads import run_in_thread
 
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as session:
-        session.stream("a")
-        session.stream("b")
-        yield session
+OPTIONS = {"capture": "ranges"}
+STREAMS = ("a", "b")
 
 
 def names(lab):
