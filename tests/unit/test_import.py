@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 HEAVY = ("cupy", "cuda", "nvtx", "bokeh", "IPython", "pandas", "pyarrow", "numpy")
-LATER = ("cupy", "cuda", "nvtx", "bokeh", "IPython", "pandas", "pyarrow", "numpy.f2py")
+LATER = ("cupy", "cuda", "nvtx", "bokeh", "IPython", "ipywidgets", "pandas", "pyarrow", "numpy.f2py")
 
 
 def run_python(program):
