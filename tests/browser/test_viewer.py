@@ -88,6 +88,7 @@ TRACES = {
     "years": make_trace([("a", "x", -(10**17), 10**17), ("b", "y", 0, 1)]),
     "folded": make_trace([("a", "x", k, 1_000) for k in range(80)]),
     "100 lanes in partitions": many_partitions_trace(),
+    "100 lanes": random_trace(2_000, 100),
     "10,000 lanes": random_trace(20_000, 10_000),
     "100,000 spans": random_trace(100_000),
     "kernels": kernel_trace(),
@@ -107,6 +108,9 @@ def test_every_trace_is_painted_without_an_error(show, trace):
         # The whole viewer is within the window, at every width.
         assert shown.value("document.documentElement.scrollWidth <= innerWidth")
         assert shown.value("view.frame.right - view.frame.left") > 0.6 * shown.value("gslViewer.figureElement.clientWidth")
+    shown.page.set_viewport_size({"width": 390, "height": 800})
+    shown.settle()
+    assert shown.value("document.documentElement.scrollWidth") <= 390
 
 
 def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(show):
