@@ -133,7 +133,9 @@ STILLS = [
 
 def test_still_follows_the_theme_without_a_script(show_still):
     for about, ink in STILLS:
-        check_still(show_still(about), ink)
+        page = show_still(about)
+        check_still(page, ink)
+        page.close()
 
 
 def check_still(page, ink):
