@@ -192,11 +192,10 @@ def test_sms_grow_with_what_is_appended(engine, name, chunk, between):
     check_sms(engine, BUSY_TRACES[name](), chunk=chunk, evaluate_between=between)
 
 
-@pytest.mark.parametrize("lane_count", [1, 20, 60])
-@pytest.mark.parametrize("width_ns", [10, 15, 40, 100])
-@pytest.mark.parametrize("seconds", [600, 7_200])
-def test_columns_narrower_than_a_ns_are_exact_far_from_0(engine, seconds, width_ns, lane_count):
-    end, zeros = seconds * 10**9, np.zeros(lane_count, np.int64)
+@pytest.mark.parametrize("lane_count", [1, 60])
+@pytest.mark.parametrize("width_ns", [10, 15, 100])
+def test_columns_narrower_than_a_ns_are_exact_far_from_0(engine, width_ns, lane_count):
+    end, zeros = 7_200 * 10**9, np.zeros(lane_count, np.int64)
     columns = make_columns(np.arange(lane_count), zeros, zeros + end)
     tables = {
         "rows": [{"lane": lane} for lane in range(lane_count)], "kind_counted": [True], "bands": [{}],

@@ -97,15 +97,6 @@ def test_axis_strips_and_overview_are_above_the_fold(read, trace):
         assert reader.page.evaluate("document.documentElement.scrollHeight") <= 768
 
 
-def test_nothing_is_wider_than_the_window(read):
-    for trace in (kernel_trace(), random_trace(2_000, 100)):
-        reader = read(trace, height=800)
-        for width in (390, 700, 1200):
-            reader.page.set_viewport_size({"width": width, "height": 800})
-            reader.settle()
-            assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
-
-
 def test_the_axis_of_a_phone_has_few_labels(read):
     # Each text of the axis with where it is, and how wide.
     texts = """(() => {

@@ -40,52 +40,17 @@ IS_AS_HIGH = """number => {
 }"""
 
 
-def test_frame_takes_the_place_of_the_picture_at_the_height_of_its_content(show):
-    page = show(pipeline_trace())
-    for number in range(2):
-        assert not page.locator("img.gsl-picture").nth(number).is_visible()
-        page.wait_for_function(IS_AS_HIGH, arg=number)
-        assert page.locator("iframe").nth(number).bounding_box()["height"] > 200
-
-
 def test_picture_stays_where_scripts_do_not_run(show):
-    page = show(pipeline_trace(), javascript=False)
+    page = show(partition_trace(), javascript=False)
     assert page.locator("img.gsl-picture").first.bounding_box()["height"] > 200
+    assert "Partition prefill: 96 SMs (asked for 90)" in page.locator("img.gsl-picture").first.get_attribute("alt")
     assert page.locator("iframe").first.bounding_box()["height"] == 0
-
-
-def test_frame_follows_the_theme_of_the_notebook(show):
-    page = show(pipeline_trace(), about='data-jp-theme-light="false"')
-    html = page.locator("iframe").first.content_frame.locator("html")
-    assert html.get_attribute("data-theme") == "dark"
-    page.evaluate("document.body.dataset.jpThemeLight = 'true'")
-    page.frames[1].wait_for_function("document.documentElement.dataset.theme === 'light'")
-
-
-def test_partitions_are_in_the_frame_and_in_the_picture(show):
-    page = show(partition_trace())
-    content = page.locator("iframe").first.content_frame
-    assert "prefill · 96 SMs" in content.locator(".gsl-legend").last.inner_text()
-    assert content.locator("html").evaluate("e => e.scrollWidth <= e.clientWidth")
-    still = show(partition_trace(), javascript=False)
-    assert "Partition prefill: 96 SMs (asked for 90)" in still.locator("img.gsl-picture").first.get_attribute("alt")
 
 
 def test_frame_draws_that_stands_before_the_one_with_the_code(show):
     page = show(pipeline_trace(), codes=(False, True, False))
     assert not page.locator("img.gsl-picture").first.is_visible()
     assert page.locator("small").count() == 0
-
-
-def test_code_stays_in_the_page_where_its_frame_is_gone(show):
-    page = show(pipeline_trace())
-    page.evaluate("""() => {
-      const [first, second] = document.querySelectorAll(".gpustreamlab-timeline")
-      first.remove()
-      document.body.append(second.cloneNode(true))
-    }""")
-    page.frames[-1].wait_for_selector("html[data-drawn=yes]", state="attached")
-    assert page.locator("iframe").last.bounding_box()["height"] > 200
 
 
 def test_picture_stays_and_says_why_where_no_frame_has_the_code(show):
@@ -97,31 +62,48 @@ def test_picture_stays_and_says_why_where_no_frame_has_the_code(show):
 
 
 GROUNDS = [
-    ("color(srgb 1 1 1)", "light"), ("oklch(0.2 0.02 250)", "dark"), ("rgb(20 24 28 / 95%)", "dark"), ("lab(95 0 0)", "light"),
-    ("color-mix(in oklab, black 90%, white)", "dark"),
-]  # fmt: skip
+    ("background: color(srgb 1 1 1)", "light"),
+    ("background: rgb(20 24 28 / 95%)", "dark"),
+    ("background: lab(95 0 0)", "light"),
+    ("background: color-mix(in oklab, black 90%, white)", "dark"),
+    ("", "light"),
+    ("color: oklch(0.9 0 0)", "dark"),
+]
+"""Styles of a page, by its ground or by its ink, in any notation; and what follows. Each differs from the one before."""
+FOLLOWS = "theme => document.documentElement.dataset.theme === theme && gslViewer.theme.isDark === (theme === 'dark')"
 
 
-@pytest.mark.parametrize(("ground", "theme"), GROUNDS)
-def test_frame_follows_a_ground_in_any_notation(ground, theme, show):
-    page = show(pipeline_trace(), about=f'style="background: {ground}"', codes=(True,))
-    assert page.frames[1].locator("html").get_attribute("data-theme") == theme
-    assert page.frames[1].evaluate("gslViewer.theme.isDark") == (theme == "dark")
-
-
-def test_frame_follows_the_ink_of_a_page_without_a_ground(show):
-    page = show(pipeline_trace(), about='style="color: oklch(0.9 0 0)"', codes=(True,))
-    assert page.frames[1].locator("html").get_attribute("data-theme") == "dark"
-
-
-def test_picture_has_inks_in_any_notation(show):
-    page = show(pipeline_trace(), codes=(True,))
-    ink = page.frames[1].evaluate("""() => {
+def test_frames_take_the_place_of_pictures_and_follow_the_look_of_their_page(show):
+    page = show(partition_trace(), about='style="background: oklch(0.2 0.02 250)"')
+    for number in range(2):
+        assert not page.locator("img.gsl-picture").nth(number).is_visible()
+        page.wait_for_function(IS_AS_HIGH, arg=number)
+        assert page.locator("iframe").nth(number).bounding_box()["height"] > 200
+    content, frame = page.locator("iframe").first.content_frame, page.frames[1]
+    assert "prefill · 96 SMs" in content.locator(".gsl-legend").last.inner_text()
+    assert content.locator("html").evaluate("e => e.scrollWidth <= e.clientWidth")
+    # The look when it is loaded, and then any other
+    assert content.locator("html").get_attribute("data-theme") == "dark"
+    for style, theme in GROUNDS:
+        page.evaluate("style => document.body.setAttribute('style', style)", style)
+        frame.wait_for_function(FOLLOWS, arg=theme)
+    for is_light, theme in (("true", "light"), ("false", "dark")):
+        page.evaluate("isLight => document.body.dataset.jpThemeLight = isLight", is_light)
+        frame.wait_for_function(FOLLOWS, arg=theme)
+    ink = frame.evaluate("""() => {
       document.querySelector(".gsl-viewer").style.setProperty("--gsl-ink", "color(srgb 1 0.2 0)")
       gslViewer.useTheme()
       return gslViewer.theme.ink
     }""")
     assert ink == "#ff3300"
+    # The code stays in the page where its frame is gone
+    page.evaluate("""() => {
+      const [first, second] = document.querySelectorAll(".gpustreamlab-timeline")
+      first.remove()
+      document.body.append(second.cloneNode(true))
+    }""")
+    page.frames[-1].wait_for_selector("html[data-drawn=yes]", state="attached")
+    assert page.locator("iframe").last.bounding_box()["height"] > 200
 
 
 @pytest.fixture
@@ -140,18 +122,23 @@ def show_still(tmp_path, chromium):
     return show_it
 
 
-@pytest.mark.parametrize(
-    ("about", "ink"),
-    [
-        ('data-jp-theme-light="true"', "rgb(27, 31, 36)"),
-        ('data-jp-theme-light="true" style="color-scheme: dark"', "rgb(27, 31, 36)"),
-        ('data-jp-theme-light="false"', "rgb(230, 233, 236)"),
-        ('style="color-scheme: dark"', "rgb(230, 233, 236)"),  # as marimo
-        ('class="vscode-dark"', "rgb(230, 233, 236)"),
-    ],
-)
-def test_still_follows_the_theme_without_a_script(about, ink, show_still):
-    page = show_still(about)
+STILLS = [
+    ('data-jp-theme-light="true"', "rgb(27, 31, 36)"),
+    ('data-jp-theme-light="true" style="color-scheme: dark"', "rgb(27, 31, 36)"),
+    ('data-jp-theme-light="false"', "rgb(230, 233, 236)"),
+    ('style="color-scheme: dark"', "rgb(230, 233, 236)"),  # as marimo
+    ('class="vscode-dark"', "rgb(230, 233, 236)"),
+]
+
+
+def test_still_follows_the_theme_without_a_script(show_still):
+    for about, ink in STILLS:
+        page = show_still(about)
+        check_still(page, ink)
+        page.close()
+
+
+def check_still(page, ink):
     svg = page.locator("iframe").content_frame.locator("svg").first
     assert svg.evaluate("e => getComputedStyle(e).fill") == ink
     assert not page.locator("img").is_visible()

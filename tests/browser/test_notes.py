@@ -135,13 +135,12 @@ def test_an_address_that_is_malformed_or_of_another_trace_changes_nothing(open_p
     first = opened.js(f"[{VIEW}, {NOTES}]")
     opened.click("softmax")
     same = hash_of(opened).removeprefix("#of=").split("&")[0]
-    other = open_page(path)
     for link in MALFORMED:
-        follow(other, path, link.replace("SAME", same))
-        other.press("y", "w", "s")
-        assert other.errors == [], link
-        other.press("Escape", "0")
-        assert other.js(f"[{VIEW}, {NOTES}]") == first, link
+        follow(opened, path, link.replace("SAME", same))
+        opened.press("y", "w", "s")
+        assert opened.errors == [], link
+        opened.press("Escape", "0")
+        assert opened.js(f"[{VIEW}, {NOTES}]") == first, link
 
 
 def test_each_of_two_timelines_has_its_own_part_of_the_address(open_page, tmp_path):

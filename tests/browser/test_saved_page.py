@@ -15,26 +15,14 @@ from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
     evil_trace,
-    make_trace,
     many_partitions_trace,
     nested_trace,
     partition_trace,
     pipeline_trace,
     random_trace,
-    repartition_trace,
 )
 
 pytestmark = pytest.mark.browser
-
-HOUR_NS = 3_600 * 10**9
-ODD = {
-    "one-instant": make_trace([("a", "x", 5, 5)]),
-    "ns-beside-an-hour": make_trace([("a", "x", 0, 1), ("b", "y", 0, HOUR_NS), ("a", "z", HOUR_NS - 1, HOUR_NS)]),
-    "names-of-10-kB": make_trace([("a" * 10_000, "x" * 10_000, 0, 10), ("b", "漢🙂" * 5_000, 0, 9)]),
-    "right-to-left": make_trace([("\u202eabc שלום", "مرحبا\u202e", 0, 10), ("🙂" * 30, "🙂", 5, 9)]),
-    "years": make_trace([("a", "x", -(10**17), 10**17), ("b", "y", 0, 1)]),
-    "folded": make_trace([("a", "x", k, 1_000) for k in range(80)]),
-}
 
 
 @pytest.fixture
@@ -47,9 +35,7 @@ def save(tmp_path):
     [
         pytest.param(empty_trace(), id="empty"),
         pytest.param(pipeline_trace(), id="pipeline"),
-        pytest.param(repartition_trace(), id="repartition"),
         pytest.param(many_partitions_trace(16, 8, 20_000), id="20k-in-partitions"),
-        *(pytest.param(trace, id=name) for name, trace in ODD.items()),
     ],
 )
 def test_page_opens_offline_without_a_request_or_an_error(save, open_page, trace):
@@ -67,7 +53,7 @@ def test_page_opens_offline_without_a_request_or_an_error(save, open_page, trace
     ("trace", "colours"), [(partition_trace(), "dark"), (random_trace(2_000, 100), "light")], ids=["partitions", "100-lanes"]
 )
 def test_print_is_one_sheet_with_the_whole_run_its_legend_and_no_controls(save, open_page, trace, colours):
-    opened = open_page(save(trace), scheme=colours)
+    opened = open_page(save(trace), scheme=colours, warm=True)
     (sheet,) = pypdf.PdfReader(io.BytesIO(opened.page.pdf(format="A4", landscape=True, print_background=True))).pages
     text = unicodedata.normalize("NFKC", sheet.extract_text())  # fonts have one letter for "fi"
     # THEN texts are texts, every lane is there, and nothing to press

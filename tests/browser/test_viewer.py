@@ -58,8 +58,8 @@ def show(windows, tmp_path):
     """Return a function that shows a trace in a window of its own; console errors fail the test at its end."""
     with open_readers(windows, tmp_path) as read:
 
-        def show_it(trace, *, height=800, scheme="light", scale=1.0, **options):
-            options |= {"color_scheme": scheme, "device_scale_factor": scale, "reduced_motion": "reduce"}
+        def show_it(trace, *, height=800, scheme="light", **options):
+            options |= {"color_scheme": scheme, "reduced_motion": "reduce"}
             shown = read(trace, height=height, **options)
             shown.page.evaluate(HELPERS)
             return shown
@@ -83,7 +83,12 @@ TRACES = {
     "evil": evil_trace(),
     "0 ns": make_trace([("a", "instant", 5, 5)]),
     "1 ns beside an hour": make_trace([("a", "hour", 0, 3600 * 10**9), ("b", "tick", 1800 * 10**9, 1800 * 10**9 + 1)]),
+    "names of 10 kB": make_trace([("a" * 10_000, "x" * 10_000, 0, 10), ("b", "漢🙂" * 5_000, 0, 9)]),
+    "right to left": make_trace([("\u202eabc שלום", "مرحبا\u202e", 0, 10), ("🙂" * 30, "🙂", 5, 9)]),
+    "years": make_trace([("a", "x", -(10**17), 10**17), ("b", "y", 0, 1)]),
+    "folded": make_trace([("a", "x", k, 1_000) for k in range(80)]),
     "100 lanes in partitions": many_partitions_trace(),
+    "100 lanes": random_trace(2_000, 100),
     "10,000 lanes": random_trace(20_000, 10_000),
     "100,000 spans": random_trace(100_000),
     "kernels": kernel_trace(),
@@ -103,6 +108,9 @@ def test_every_trace_is_painted_without_an_error(show, trace):
         # The whole viewer is within the window, at every width.
         assert shown.value("document.documentElement.scrollWidth <= innerWidth")
         assert shown.value("view.frame.right - view.frame.left") > 0.6 * shown.value("gslViewer.figureElement.clientWidth")
+    shown.page.set_viewport_size({"width": 390, "height": 800})
+    shown.settle()
+    assert shown.value("document.documentElement.scrollWidth") <= 390
 
 
 def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(show):
@@ -398,25 +406,22 @@ TIMES_NS = [
 ]
 
 
-def test_times_are_written_as_python_writes_them(show):
+TICKS = [
+    ([0, 5e5, 1e6], 0, 2e6, ["0.0 ms", "0.5 ms", "1.0 ms"]),
+    ([-20, 0, 20], -25, 60, ["-20 ns", "0 ns", "20 ns"]),
+    ([60e9, 120e9], 0, 200e9, ["1 min", "2 min"]),
+    ([1799999999980, 1800000000000], 1799999999980, 50, ["+80 ns", "+100 ns"]),
+]
+"""Times, the begin and the width of the window, and how short they are written."""
+
+
+def test_times_are_written_as_python_writes_them_and_ticks_are_short_at_every_zoom(show):
     shown = show(empty_trace())
     values = [*TIMES_NS, *(17 * 3**power for power in range(26)), *(k * 500 + 100_000 for k in range(50))]
     assert shown.value(f"{values}.map(gpustreamlab.formatNs)") == [format_ns(value) for value in values]
     assert shown.value("[0, 999, 1000, 1234567].map(gpustreamlab.formatCount)") == ["0", "999", "1,000", "1,234,567"]
-
-
-@pytest.mark.parametrize(
-    ("ticks", "start", "width", "texts"),
-    [
-        pytest.param([0, 5e5, 1e6], 0, 2e6, ["0.0 ms", "0.5 ms", "1.0 ms"], id="ms"),
-        pytest.param([-20, 0, 20], -25, 60, ["-20 ns", "0 ns", "20 ns"], id="before 0"),
-        pytest.param([60e9, 120e9], 0, 200e9, ["1 min", "2 min"], id="min"),
-        pytest.param([1799999999980, 1800000000000], 1799999999980, 50, ["+80 ns", "+100 ns"], id="far from 0"),
-    ],
-)
-def test_ticks_are_short_at_every_zoom(show, ticks, start, width, texts):
-    shown = show(empty_trace())
-    assert shown.value(f"gpustreamlab.formatTicks({ticks}, {start}, {width})") == texts
+    for ticks, start, width, texts in TICKS:
+        assert shown.value(f"gpustreamlab.formatTicks({ticks}, {start}, {width})") == texts
 
 
 def test_an_empty_picture_says_what_to_do(show):

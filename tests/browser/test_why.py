@@ -11,7 +11,7 @@ from gpustreamlab.draw import _why
 from gpustreamlab.workloads import spin
 from tests.helpers import planted
 from tests.helpers.kernel_traces import kernel_trace
-from tests.helpers.traces import MS, empty_trace, make_trace, pipeline_trace, random_trace
+from tests.helpers.traces import MS, empty_trace, make_trace, pipeline_trace
 
 pytestmark = pytest.mark.browser
 
@@ -399,13 +399,6 @@ def test_hidden_work_keeps_its_sign_and_its_words(read, loop):
 def test_of_less_than_two_streams_one_line_is_said(read, trace, line):
     reader = read(trace)
     assert reader.text("findings").lower().split() == ["findings", *line.lower().split()]
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (700, "dark")])
-def test_a_hundred_streams_fit_the_window(read, width, scheme):
-    reader = read(random_trace(2_000, 100), width=width, color_scheme=scheme)
-    assert reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert reader.errors == []
 
 
 def written(reader):

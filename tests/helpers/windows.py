@@ -9,6 +9,8 @@ from tests.helpers.pages import clear
 
 OUTSIDE = (-10, -10)
 """Where the pointer is when a test gets its window."""
+DEFAULT_MEDIA = {"color_scheme": "light", "forced_colors": "none", "reduced_motion": "no-preference"}
+"""What a window can change at any time, so that it needs no window of its own."""
 
 
 class Heard:
@@ -48,11 +50,14 @@ class Windows:
         lent = []
         self._is_doubted = False
 
-        def lend(kind, *, width, height, color_scheme="light", own=False, **options):
-            key = None if own else (color_scheme, repr(sorted(options.items())))
-            page = self._free[key].pop() if self._free[key] else self._new_page(color_scheme, options)
+        def lend(kind, *, width, height, own=False, **options):
+            media = DEFAULT_MEDIA | {name: options.pop(name) for name in DEFAULT_MEDIA.keys() & options.keys()}
+            if options.get("device_scale_factor") == 1:
+                del options["device_scale_factor"]
+            key = None if own else repr(sorted(options.items()))
+            page = self._free[key].pop() if self._free[key] else self._browser.new_context(**options).new_page()
             page.set_viewport_size({"width": width, "height": height})
-            page.emulate_media(color_scheme=color_scheme)  # the last test may have changed it
+            page.emulate_media(**media)
             lent.append((key, kind(page)))
             return lent[-1][1]
 
@@ -69,6 +74,3 @@ class Windows:
     def doubt(self):
         """Let no test draw in a document of one that failed: nobody knows what it left there."""
         self._is_doubted = True
-
-    def _new_page(self, color_scheme, options):
-        return self._browser.new_context(color_scheme=color_scheme, **options).new_page()

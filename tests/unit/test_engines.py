@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpustreamlab import Session
 from gpustreamlab.engines import OnnxEngine, TensorRTEngine, onnxruntime_provider, quadrants_stream
 from gpustreamlab.errors import EngineError, GuardClosedError, OptionError, StreamClosedError
 from gpustreamlab.workloads import spin
+
+OPTIONS = {"capture": "ranges"}
+STREAMS = ("a", "b")
 
 LONG_NS = 1_000_000_000
 
@@ -58,14 +60,6 @@ class FakeContext:
         self.calls.append(("execute", stream_handle))
         spin(self.lab, LONG_NS)
         return "execute" not in self.refuse
-
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as session:
-        session.stream("a")
-        session.stream("b")
-        yield session
 
 
 # TensorRT

@@ -30,9 +30,9 @@ PLAIN = """
     """
 
 
-@pytest.mark.parametrize("end", ["lab.close()", "", "del lab, produce, consume, forgotten"], ids=["closed", "open", "deleted"])
+@pytest.mark.parametrize("end", ["", "del lab, produce, consume, forgotten"], ids=["open", "deleted"])
 def test_a_plain_script_ends_silently(end):
-    # GIVEN a script without selections or ranges, that closes its session or forgets to
+    # GIVEN a script without selections or ranges, that forgets to close its session
     code = textwrap.dedent(PLAIN.format(end=end))
 
     # WHEN it runs with warnings as errors

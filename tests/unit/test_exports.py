@@ -13,6 +13,8 @@ from gpustreamlab import Session
 from gpustreamlab.bench import Bench
 from gpustreamlab.groups import Expect, Group, Memory, PartitionTools, Recording
 
+OPTIONS = {"capture": "ranges"}
+
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {"load_ipython_extension", "unload_ipython_extension", "__version__"}
 """What IPython and packaging tools call, not users."""
@@ -78,12 +80,6 @@ def test_completion_shows_what_users_type_and_no_submodules():
 
 def public(thing):
     return [name for name in dir(thing) if not name.startswith("_")]
-
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as lab:
-        yield lab
 
 
 def test_a_session_shows_what_is_typed_daily_and_groups(lab):

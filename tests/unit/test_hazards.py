@@ -15,12 +15,8 @@ from tests.helpers.hazard_cases import CASES, COMPUTE_WAITS, double, upload
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.threads import run_all
 
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as session:
-        session.stream("copy"), session.stream("compute")
-        yield session
+OPTIONS = {"capture": "ranges"}
+STREAMS = ("copy", "compute")
 
 
 def only_row(lab):

@@ -15,6 +15,7 @@ from gpustreamlab.recorder import _recorder, _tables
 from gpustreamlab.streams import layout, life, stream, table
 from gpustreamlab.workloads import spin
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
+from tests.helpers.long_runs import count
 from tests.helpers.selections import names_of
 
 MS = 1_000_000
@@ -120,7 +121,7 @@ def test_an_interrupt_leaves_the_old_state_or_the_new_whole(work, step):
     after = finished.lab.layout, placed(finished)
     finished.close()
     seen = set()
-    for at in range(1, count_lines(work), step):
+    for at in range(1, count_lines(work), step * count(2, 1)):
         bench = Bench()
         with pytest.raises(KeyboardInterrupt), Interrupter(at):
             work(bench)

@@ -22,6 +22,9 @@ from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.threads import run_all
 
+OPTIONS = {"capture": "ranges"}
+STREAMS = ("a", "b")
+
 LONG_NS = 1_000_000_000
 
 
@@ -35,14 +38,6 @@ class Thing:
 
 def fail(*_):
     raise DeviceError("lost")
-
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as session:
-        session.stream("a")
-        session.stream("b")
-        yield session
 
 
 def work(lab, lane, duration_ns=LONG_NS):

@@ -8,24 +8,18 @@ from contextlib import suppress
 
 import pytest
 
-from gpustreamlab import Session
 from gpustreamlab.errors import GuardClosedError, SelectionError, SessionClosedError
 from gpustreamlab.workloads import spin
 from tests.helpers.threads import run_all, run_in_thread
+
+OPTIONS = {"capture": "ranges"}
+STREAMS = ("a", "b")
 
 LONG_NS = 1_000_000_000
 
 
 class Thing:
     """Stands for an execution context."""
-
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as session:
-        session.stream("a")
-        session.stream("b")
-        yield session
 
 
 def spans(lab):

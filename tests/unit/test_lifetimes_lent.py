@@ -15,6 +15,8 @@ from gpustreamlab.backends.cuda._stream import check_lent_stream
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import StreamClosedError, StreamRefusedError
 
+STREAMS = ("a",)
+
 
 class Lender:
     """Lends whatever it is given."""
@@ -24,13 +26,6 @@ class Lender:
 
     def __cuda_stream__(self):
         return self.lent
-
-
-@pytest.fixture
-def lab():
-    with Session("sim") as session:
-        session.stream("a")
-        yield session
 
 
 NO_HANDLES = {

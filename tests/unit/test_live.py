@@ -20,13 +20,8 @@ from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.planted import work_behind_waits
 from tests.helpers.selections import tools_stream
 
-
-@pytest.fixture
-def lab():
-    with Session("sim", title="test", capture="ranges") as session:
-        session.stream("copy")
-        session.stream("compute")
-        yield session
+OPTIONS = {"capture": "ranges", "title": "test"}
+STREAMS = ("copy", "compute")
 
 
 @pytest.fixture

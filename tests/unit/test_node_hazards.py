@@ -13,6 +13,7 @@ from gpustreamlab import Node
 from gpustreamlab.analysis import LaneClock, Piece
 from gpustreamlab.backends.cuda._tracked import Tracker
 from gpustreamlab.draw import Drawn, hazard_entries
+from tests.helpers.long_runs import count
 from tests.helpers.node_hazard_cases import CASES, LAST_WAITS, RAW, SIZE, UAF, by_copy, by_kernel, overwrite, produce, take
 from tests.helpers.node_programs import NodePrograms, RealAddresses, SimulatedPools, differences
 from tests.helpers.traces import data_order
@@ -53,7 +54,7 @@ def run_many(node, seeds, **options):
     return steps, between
 
 
-@pytest.mark.parametrize("first", range(0, 2_000, CHUNK))
+@pytest.mark.parametrize("first", range(0, count(500, 2_000), CHUNK))
 def test_random_programs_have_exactly_the_hazards_that_no_path_orders(first):
     with Node([0, 1, 2][: 2 + first // CHUNK % 2], backend="sim", capture="ranges") as node:
         steps, between = run_many(node, range(first, first + CHUNK), has_peer_kernels=False, memory=SimulatedPools())
@@ -61,7 +62,7 @@ def test_random_programs_have_exactly_the_hazards_that_no_path_orders(first):
     assert between > CHUNK
 
 
-@pytest.mark.parametrize("first", range(0, 1_000, CHUNK))
+@pytest.mark.parametrize("first", range(0, count(250, 1_000), CHUNK))
 def test_random_programs_with_kernels_that_read_and_write_other_cards(tracked_node, first):
     with tracked_node(capture="ranges") as node:
         steps, between = run_many(node, range(first, first + CHUNK), has_peer_kernels=True, memory=RealAddresses())

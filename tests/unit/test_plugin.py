@@ -6,6 +6,7 @@ import json
 import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,13 @@ def run(lab, wait=False):
         if wait:
             lab.synchronize()
 """
-RUN = ("-p", "no:cacheprovider", "--gpulab-backend", "sim")
+RUN = ("-p", "no:cacheprovider", "-W", "default", "--gpulab-backend", "sim")
+
+
+@pytest.fixture(autouse=True)
+def modules_stay(monkeypatch):
+    """Let pytest in pytest leave what it has imported: a second copy of the package would fail later tests."""
+    monkeypatch.setattr("_pytest.pytester.SysModulesSnapshot", lambda preserve: SimpleNamespace(restore=lambda: None))
 
 
 def test_a_failing_test_explains_itself_and_keeps_trace_and_timeline_of_its_own_also_where_it_closed_its_session(pytester):
@@ -53,7 +60,7 @@ def test_a_failing_test_explains_itself_and_keeps_trace_and_timeline_of_its_own_
             assert 0
         """
     )
-    done = pytester.runpytest_subprocess(*RUN, "--gpulab-trace", "kept")
+    done = pytester.runpytest_inprocess(*RUN, "--gpulab-trace", "kept")
     done.assert_outcomes(passed=1, failed=3)
     done.stdout.fnmatch_lines(["*copy and compute overlapped for 0 ns*", "*HOST_SYNC_DEVICE*"])
     kept = [*(pytester.path / "kept").iterdir()]
@@ -83,10 +90,10 @@ def test_a_baseline_is_written_where_something_ran_compared_by_ratio_and_missed(
             gpulab_baseline(noise=0.2)
         """
     )
-    missing = pytester.runpytest_subprocess(*RUN, "-k", "slow_speed")
+    missing = pytester.runpytest_inprocess(*RUN, "-k", "slow_speed")
     missing.assert_outcomes(failed=1, deselected=3)
     missing.stdout.fnmatch_lines(["*Write it with: pytest --gpulab-update-baseline*"])
-    written = pytester.runpytest_subprocess(*RUN, "--gpulab-update-baseline")
+    written = pytester.runpytest_inprocess(*RUN, "--gpulab-update-baseline")
     written.assert_outcomes(passed=3, failed=1, warnings=1)
     written.stdout.fnmatch_lines(["*Nothing ran, so no time can be compared*", "*An expectation was never checked*"])
     times = json.loads((pytester.path / "gpulab-baseline.json").read_text())
@@ -95,7 +102,7 @@ def test_a_baseline_is_written_where_something_ran_compared_by_ratio_and_missed(
     ]
     assert all(1_000_000 <= wall_ns < 1_100_000 for wall_ns in times.values())
     monkeypatch.setenv("SLOW", "1")
-    slow = pytester.runpytest_subprocess(*RUN, "-k", "speed")
+    slow = pytester.runpytest_inprocess(*RUN, "-k", "speed")
     slow.assert_outcomes(passed=1, failed=1, deselected=2)
     slow.stdout.fnmatch_lines(["*expected were 0.83 times or more*"])
 

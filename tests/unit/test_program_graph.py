@@ -185,8 +185,8 @@ def all_read_one_and_one_writes(count):
 
 @pytest.mark.parametrize("shape", [independent, chain, all_read_one, all_write_slices, all_read_one_and_one_writes])
 def test_many_statements_are_placed_soon(shape):
-    works = shape(10_000)
+    works = shape(4_000)
     before = time.process_time()
     planned = schedule(works, STREAMS)
-    assert time.process_time() - before < 5, "about 0.5 s on a machine that does nothing else"
-    assert len(planned.stream) == 10_000
+    assert time.process_time() - before < 2, "about 0.2 s on a machine that does nothing else"
+    assert len(planned.stream) == 4_000

@@ -13,7 +13,7 @@ OPTIONS = {"hazards": "report"}
 STREAMS = ("s1", "s2", "s3")
 
 
-@pytest.mark.parametrize("first", range(0, count(40, 2000), CHUNK))
+@pytest.mark.parametrize("first", range(0, count(20, 2000), CHUNK))
 def test_a_planned_program_does_what_it_does_without_a_plan(lab, first):
     for seed in range(first, first + CHUNK):
         program = random_state_program(seed)

@@ -7,23 +7,18 @@ import pytest
 from IPython.utils.capture import capture_output
 
 import gpustreamlab as gsl
-from gpustreamlab import Session
 from gpustreamlab.errors import SessionClosedError, SessionError
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.streams.life import open_sessions
 from gpustreamlab.typing import CaptureTier, SpanKind
 from tests.helpers.shells import one_shell
 
+OPTIONS = {"capture": "ranges"}
+
 
 def kernels_of(trace):
     rows = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
     return [(trace.names[trace.name[row]], trace.lanes[trace.lane[row]].name) for row in rows.tolist()]
-
-
-@pytest.fixture
-def lab():
-    with Session("sim", capture="ranges") as lab:
-        yield lab
 
 
 def test_a_block_is_recorded_without_a_session_and_leaves_none():

@@ -94,7 +94,7 @@ def taken(pid: int, kernels: int) -> gsl.Trace:
         threading.Event().wait(0.02)
 
 
-def test_what_a_process_has_recorded_is_taken_while_it_goes_on(start, capsys):
+def test_what_a_process_has_recorded_is_taken_while_it_goes_on_and_a_live_page_follows(start, capsys, monkeypatch):
     server = start(*RECORDED)
     work(server, 5)
     trace = taken(server.pid, 5)
@@ -108,19 +108,14 @@ def test_what_a_process_has_recorded_is_taken_while_it_goes_on(start, capsys):
     last = gsl.load_trace("snap.parquet")
     assert 3 <= (last.kind == KERNEL).sum() <= 6  # of 100 us each, in the last 500 us
     assert last.end_ns.max() == taken(server.pid, 12).end_ns.max()
-
-
-def test_a_live_page_follows_until_the_process_ends(start, capsys, monkeypatch):
-    server = start(*RECORDED)
-    work(server, 5)
-    taken(server.pid, 5)
+    # AND a live page follows until the process ends
     page, seen = Path(f"server-{server.pid}.html"), []
 
     def sleep(seconds: float) -> None:
         seen.append((seconds, page.read_text()))
         if len(seen) == 1:
             work(server, 7)
-            taken(server.pid, 12)
+            taken(server.pid, 19)
         elif len(seen) == 3:
             server.stdin.close()
             server.wait(60)

@@ -521,12 +521,11 @@ def test_the_interpreter_ends_silently_whatever_is_open():
         print("end", name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program)],
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env=os.environ | {"PYTHONDEVMODE": "1"},
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [line for name in ENDINGS for line in (f"begin {name}", f"end {name} 0")]

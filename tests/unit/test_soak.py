@@ -32,7 +32,7 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
         "--backend",
         "sim",
         "--seconds",
-        long_runs.count(3, 30),
+        long_runs.count(1, 30),
         *TURNS,
         "--threads",
         "4",
@@ -51,7 +51,7 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
     assert values["host memory, MiB, at the end"] > values["malloc in use, MiB, at the end"] > 1
     assert values["malloc arenas (0: as many as glibc likes)"] == 1
     assert "device memory, MiB, at the end" not in values
-    assert len(report["samples"]) > 2
+    assert len(report["samples"]) > 1
 
 
 PLANTED = """

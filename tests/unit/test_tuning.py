@@ -362,6 +362,7 @@ def notebook():
     InteractiveShell.clear_instance()
 
 
+@pytest.mark.usefixtures("few_splits")
 def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook):
     found = notebook.run_line_magic("gputune", "f g --constraint g.slowdown<1.3 --apply")
     assert found.is_feasible

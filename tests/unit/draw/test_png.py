@@ -25,7 +25,7 @@ def size_px(data):
     return struct.unpack(">II", data[16:24])
 
 
-@pytest.mark.parametrize("scale", [0.5, 1, 2, 3.0, np.float64(1.5)])
+@pytest.mark.parametrize("scale", [0.5, 3.0, np.float64(1.5)])
 def test_picture_has_scale_pixels_for_each_px(save, scale):
     assert size_px(save(pipeline_trace(), scale=scale))[0] == 1000 * scale
 

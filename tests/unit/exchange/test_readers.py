@@ -18,6 +18,7 @@ from gpustreamlab.errors import GPUStreamLabError, OptionError, TraceFileError
 from gpustreamlab.exchange import WRITERS, _chrome_write, _formats, _frame, _json_events, find_format
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.kineto import two_streams as kineto_file
+from tests.helpers.long_runs import count
 from tests.helpers.nsys_files import two_streams as nsys_file
 from tests.helpers.traces import make_trace, nested_trace
 from tests.unit.exchange.test_chrome import all_phases, jax_file
@@ -25,6 +26,8 @@ from tests.unit.exchange.test_pftrace import random_trace
 from tests.unit.exchange.test_pftrace_others import a_file_of_others
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
+
+DAMAGED = count(20, 60)
 
 
 def saved(suffix, trace=None):
@@ -107,7 +110,9 @@ def test_a_mark_of_the_byte_order_and_small_blocks_change_nothing(tmp_path, monk
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".json"])
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=count(10, 20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(trace=traces())
 def test_any_trace_comes_back_as_it_was(tmp_path, suffix, trace):
     trace.save(tmp_path / f"run{suffix}")
@@ -188,7 +193,7 @@ def mutations(content, count, seed):
 def test_any_damage_gives_a_trace_or_an_error_of_ours(tmp_path, name, is_packed):
     data, path, read = FILES[name](tmp_path), tmp_path / "damaged", 0
     data, told = gzip.compress(data, mtime=0) if is_packed else data, set[str]()
-    for content in mutations(data, 60, name):
+    for content in mutations(data, DAMAGED, name):
         path.write_bytes(content)
         began_s = time.process_time()
         try:
@@ -203,7 +208,7 @@ def test_any_damage_gives_a_trace_or_an_error_of_ours(tmp_path, name, is_packed)
             with suppress(OptionError):
                 repr((trace.idle(), trace.overlap(), trace.explain(), trace.critical_path()))
     assert all("damaged" in text for text in told)  # by the name of the file
-    assert is_packed or 0 < read < 60 or name in {"kineto", "chrome", "xla"}  # of which any event can be spared
+    assert is_packed or 0 < read < DAMAGED or name in {"kineto", "chrome", "xla"}  # of which any event can be spared
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

@@ -28,10 +28,11 @@ from gpustreamlab.model import (
     table_to_trace,
 )
 from gpustreamlab.typing import CaptureTier
+from tests.helpers.long_runs import count
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import TIMES_NS, traces
 
-SEEDS = 500
+SEEDS = count(100, 500)
 PARTS = tuple(Partition(name=name, requested_sms=8, granted_sms=8 * code) for code, name in enumerate("pqr", 1))
 LAYOUTS = (None, Layout(partitions=PARTS[:1]), Layout(partitions=PARTS[1:]))
 
@@ -221,7 +222,7 @@ def test_streams_kinds_and_names_are_what_plain_python_finds(first):
         assert all(part.lanes[lane].name in own for lane in part.counters.lane)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=count(20, 60), deadline=None)
 @given(traces(), TIMES_NS, TIMES_NS, st.data())
 def test_a_part_is_a_trace_that_is_saved_and_loaded_exactly(trace, t0, t1, data):
     trace = replace(

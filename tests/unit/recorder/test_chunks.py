@@ -22,6 +22,8 @@ from gpustreamlab.workloads import spin
 from tests.helpers import long_runs
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend, kernel_detail
 
+STREAMS = ("a", "b")
+
 ROWS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition", "detail", "correlation")
 TABLES = ("names", "threads", "partitions", "layouts", "markers", "details")
 FIGURES = ("tier", "capture_windows", "capture_source", "dropped_spans", "dropped_markers", "device", "missing")
@@ -145,14 +147,6 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 31)), min_size=5, m
 TRIES = settings(
     max_examples=long_runs.count(12, 300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-@pytest.fixture
-def lab():
-    with gsl.Session("sim") as session:
-        session.stream("a")
-        session.stream("b")
-        yield session
 
 
 @pytest.fixture

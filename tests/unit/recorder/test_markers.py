@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpustreamlab import Session
 from gpustreamlab.typing import MarkerKind
 
-
-@pytest.fixture
-def lab():
-    with Session("sim") as session:
-        session.stream("copy")
-        yield session
+STREAMS = ("copy",)
 
 
 def record(lab, name="work"):
