@@ -30,7 +30,7 @@ def add_run_parser(commands: Any) -> None:
         "has the timeline. Options stand before the program; all behind it is the program's.",
         usage="gpustreamlab run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json, run.pftrace, ...")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json.gz, ...")
     parser.add_argument("--page", metavar="NAME.html", help="the page; by default the program's name, in this folder")
     parser.add_argument("--force", action="store_true", help="replace these files where they exist")
     parser.add_argument(

@@ -35,7 +35,7 @@ def add_record_parser(commands: Any) -> None:
         "snap PID, gpustreamlab live PID.",
         usage="gpustreamlab record [options] -- COMMAND [ARGUMENT ...]",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json, run.pftrace, ...")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the trace, too: run.parquet, run.json.gz, ...")
     parser.add_argument("--page", metavar="NAME.html", help="the page; by default the program's name, in this folder")
     parser.add_argument("--force", action="store_true", help="replace these files where they exist")
     parser.add_argument("--last", type=float, metavar="SECONDS", help="keep only the last seconds")
