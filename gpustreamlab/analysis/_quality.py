@@ -230,9 +230,14 @@ def _impossible(trace: Trace) -> Iterator[Doubt]:
 
 def _doubled_count(trace: Trace, rows: Int64Array) -> int:
     """Return how much work has the stream, name, start and end of other work; nodes of graphs may run in pairs."""
-    calls, work = trace.edges.select(EdgeKind.LAUNCH).source, trace.edges.select(EdgeKind.LAUNCH).target
-    is_graph = np.array([*("GraphLaunch" in name for name in trace.names), False])
-    rows = np.setdiff1d(rows[trace.end_ns[rows] > trace.start_ns[rows]], work[is_graph[trace.name[calls]]])
+    start_ns = trace.start_ns[rows]
+    if (start_ns[1:] < start_ns[:-1]).any():
+        rows = rows[np.argsort(start_ns, kind="stable")]
+    is_at_once = np.diff(trace.start_ns[rows]) == 0
+    rows = rows[np.append(is_at_once, False) | np.append(False, is_at_once)] if len(rows) else rows
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    is_graph = np.array([*("GraphLaunch" in name for name in trace.names), False])[trace.name[launches.source]]
+    rows = np.setdiff1d(rows[trace.end_ns[rows] > trace.start_ns[rows]], launches.target[is_graph])
     rows = rows[np.lexsort((trace.name[rows], trace.end_ns[rows], trace.start_ns[rows], trace.lane[rows]))]
     told = np.stack([column[rows] for column in (trace.lane, trace.start_ns, trace.end_ns, trace.name)])
     return int((told[:, 1:] == told[:, :-1]).all(axis=0).sum())

@@ -350,7 +350,7 @@ def test_a_damaged_file_gives_a_trace_or_an_error_of_ours(name, tmp_path):
 
 def test_a_database_without_rows_says_what_to_record(tmp_path):
     with sqlite3.connect(tmp_path / "made.db") as base:
-        base.execute("create table rocpd_op(id integer primary key, start, end)")
+        base.execute("create table rocpd_kernel_dispatch_1(id integer primary key, start, end)")
     base.close()
     with pytest.raises(TraceFileError, match=re.escape("holds no kernels, copies, calls or ranges")) as error:
         gsl.load_trace(tmp_path / "made.db")
