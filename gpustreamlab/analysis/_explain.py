@@ -359,7 +359,7 @@ def _values_read(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequenc
     waits = [(run.program, run.program.calls[number]) for run in advice.runs for number in host_waits(run.program)]
     waits = [(program, call) for program, call in waits if call.row >= 0]
     row = np.array([call.row for _, call in waits], np.int64)
-    around = open_operations(trace, trace.lane[row], trace.start_ns[row], trace.end_ns[row], of_call=True)
+    around = open_operations(trace, trace.lane[row].astype(np.int64), trace.start_ns[row], trace.end_ns[row], of_call=True)
     found = []
     for code in np.unique(trace.name[around[around >= 0]]).tolist():
         own = np.flatnonzero((around >= 0) & (trace.name[around] == code)).tolist()

@@ -15,9 +15,10 @@ import traceback
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import gpustreamlab
@@ -299,12 +300,22 @@ def _engine_shell() -> Any:
 
 
 def _awaited(cell: Coroutine[Any, Any, object]) -> object:
-    """Run a coroutine in a thread of its own, and wait for it: ipyparallel's own loop runs the cell."""
-    with ThreadPoolExecutor(1, "gpustreamlab cell") as pool:
-        future = pool.submit(asyncio.run, cell)
+    """Run a coroutine on the loop of all cells, and wait for it."""
+    future = asyncio.run_coroutine_threadsafe(cell, _loop())
+    try:
         while not wait([future], LOOK_EVERY_S).done:
             pass  # Ctrl-C comes between two waits, where this is not the main thread
         return future.result()
+    finally:
+        future.cancel()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Start the event loop of cells, in a thread: ipyparallel's own runs the cell. A task of one cell is awaited by another."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=lambda: (loop.run_forever(), loop.close()), name="gpustreamlab cells", daemon=True).start()
+    return loop
 
 
 def _require_session() -> Session:

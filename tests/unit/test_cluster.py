@@ -485,6 +485,9 @@ def test_a_cell_of_the_notebook_on_engines_awaits_and_shows_what_came_back(engin
     finally:
         lab.close()
         magics.unload_ipython_extension(shell)
+        loop = _worker._loop()
+        loop.call_soon_threadsafe(loop.stop)
+        _worker._loop.cache_clear()
 
 
 def test_answers_that_are_lost_are_asked_for_again(engines, monkeypatch):
