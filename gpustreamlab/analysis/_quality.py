@@ -237,10 +237,17 @@ def _doubled_count(trace: Trace, rows: Int64Array) -> int:
     rows = rows[np.append(is_at_once, False) | np.append(False, is_at_once)] if len(rows) else rows
     launches = trace.edges.select(EdgeKind.LAUNCH)
     is_graph = np.array([*("GraphLaunch" in name for name in trace.names), False])[trace.name[launches.source]]
-    rows = np.setdiff1d(rows[trace.end_ns[rows] > trace.start_ns[rows]], launches.target[is_graph])
+    rows = np.setdiff1d(_outside_graphs(trace, rows[trace.end_ns[rows] > trace.start_ns[rows]]), launches.target[is_graph])
     rows = rows[np.lexsort((trace.name[rows], trace.end_ns[rows], trace.start_ns[rows], trace.lane[rows]))]
     told = np.stack([column[rows] for column in (trace.lane, trace.start_ns, trace.end_ns, trace.name)])
     return int((told[:, 1:] == told[:, :-1]).all(axis=0).sum())
+
+
+def _outside_graphs(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return the work of some rows that is no node of a graph by its detail."""
+    if "detail" not in trace.extra:
+        return rows
+    return rows[~np.array([*(one.graph > 0 for one in trace.details), False], bool)[trace.extra["detail"][rows]]]
 
 
 def _too_fast(trace: Trace, rows: Int64Array) -> str:
@@ -316,8 +323,7 @@ def _captured(trace: Trace, rows: Int64Array) -> BoolArray:
 def _dependent_count(trace: Trace) -> int:
     """Return how many kernels of a stream, but those of graphs, began before the one in front had ended."""
     rows = np.flatnonzero(is_work(trace) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
-    if "detail" in trace.extra:
-        rows = rows[~np.array([*(one.graph > 0 for one in trace.details), False], bool)[trace.extra["detail"][rows]]]
+    rows = _outside_graphs(trace, rows)
     rows = rows[np.lexsort((trace.start_ns[rows], trace.lane[rows]))]
     is_same = trace.lane[rows[1:]] == trace.lane[rows[:-1]]
     early_ns = trace.end_ns[rows[:-1]] - trace.start_ns[rows[1:]]
