@@ -282,7 +282,8 @@ def run_cell(session: Session, source: str, stream: str, label: str, options: di
         return None
     with session.select(chosen):
         data, _ = shell.display_formatter.format(value)
-    return data.get("text/plain")  # nothing where it has shown itself
+    text: str | None = data.get("text/plain")  # nothing where it has shown itself
+    return text
 
 
 def _engine_shell() -> Any:
