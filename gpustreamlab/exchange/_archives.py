@@ -21,7 +21,7 @@ _TAR, _TAR_AT = b"ustar", 257  # What the head of the first member of a tar hold
 _PART_BYTES = 1 << 20
 _MOST_LISTED = 4
 _TRACES = (".json", ".gz", ".zst", ".sqlite", ".db", ".parquet", ".pftrace", ".perfetto-trace", ".nsys-rep", ".qdrep")
-_TRACES_TOO = (".pb", ".csv", ".html", ".gsl", ".jsonl")
+_TRACES_TOO = (".pb", ".csv", ".html", ".rpd", ".gsl", ".jsonl")
 
 
 def is_archive(head: bytes, unpacked_head: bytes) -> bool:

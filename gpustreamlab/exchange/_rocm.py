@@ -1,7 +1,7 @@
-"""Read what AMD's profilers write beside Perfetto's traces: rocpd databases and JSON of rocprofv3.
+"""Read what AMD's profilers write beside Perfetto's traces: rocpd databases, JSON and CSV of rocprofv3, databases of RPD.
 
-Sources: ``rocpd_tables.sql`` (schemas 3 and 4) and ``generateJSON.cpp`` of rocprofiler-sdk. A grid there counts threads, not
-blocks. Times are ns since the machine was started.
+Sources: ``rocpd_tables.sql`` (schemas 3 and 4) and ``generateJSON.cpp``, ``generateCSV.cpp`` of rocprofiler-sdk; ``rocpd`` of
+rocmProfileData for RPD. A grid there counts threads, not blocks. Times are ns since the machine was started.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 
 from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, Columns, reading
+from gpustreamlab.exchange._frame import ANNOTATION, COPY, HOST, KERNEL, Columns, reading
 from gpustreamlab.exchange._nsys_report import NO_NUMBER, Report, open_report
-from gpustreamlab.exchange._rows import NULL_STREAM, Rows, Shape, Stream, sizes, whole
+from gpustreamlab.exchange._rows import NULL_STREAM, Rows, Shape, Stream, kind_of, sizes, whole
 from gpustreamlab.model import Device, SMLimits, Trace
 from gpustreamlab.recorder import RowFinder, cut_text
 
@@ -50,14 +50,11 @@ def read_rocm(path: str | PathLike[str]) -> Trace:
         if not is_database:
             return _trace_of(path, _Json(path))
         with open_report(path) as report:
-            if not any(name.startswith("rocpd_kernel_dispatch") for name in report.tables):
-                raise TraceFileError(
-                    f"{str(path)!r} is a database of rocmProfileData. Export it with: rpd2tracing.py run.rpd run.json"
-                )
-            return _trace_of(path, _Rocpd(report))
+            is_rocpd = any(name.startswith("rocpd_kernel_dispatch") for name in report.tables)
+            return _trace_of(path, _Rocpd(report) if is_rocpd else _Rpd(report))
 
 
-def _trace_of(path: str | PathLike[str], reader: _Rocpd | _Json) -> Trace:
+def _trace_of(path: str | PathLike[str], reader: _Rocpd | _Rpd | _Json) -> Trace:
     name_streams(reader.rows)
     calls = [*reader.rows.names.known]
     has_waits = not any(map(_LAUNCHES.match, calls)) or any(map(_WAITS.match, calls))  # all calls of HIP are recorded, or none
@@ -148,6 +145,32 @@ class _Rocpd:
                 found = self._report.numbers(f"rocpd_{other}{self._suffix}", ["id", column])
                 columns[name] = np.append(found[column], NO_NUMBER)[RowFinder(found["id"]).rows_of(at[name])]
         return _tuples(columns)
+
+
+class _Rpd:
+    """A database of rocmProfileData."""
+
+    source = "AMD's rocmProfileData"
+
+    def __init__(self, report: Report) -> None:
+        self.rows, self.cards = Rows(), dict[int, Device]()
+
+        def rows(table: str, names: str) -> Iterator[tuple[int, ...]]:
+            return _tuples(report.numbers(table, names.split()))
+
+        numbers = report.numbers("rocpd_string", ["id"])["id"].tolist()
+        strings = dict(zip(numbers, report.texts("rocpd_string", "string", _LONGEST_NAME), strict=False))
+        launch = {op: api for api, op in rows("rocpd_api_ops", "api_id op_id")}
+        for number, gpu, queue, start, end, name, sort in rows(
+            "rocpd_op", "id gpuId queueId start end description_id opType_id"
+        ):
+            sort_name = strings.get(sort) or ""
+            kind = kind_of(sort_name)
+            shape = Shape(strings.get(name) or sort_name or "unknown kernel" if kind == KERNEL else sort_name)
+            stream = Stream(max(gpu, 0), -1, "", max(queue, 0))
+            self.rows.add_work(start, end, stream, shape, kind, launch=launch.get(number, 0))
+        for number, _, thread, start, end, name in rows("rocpd_api", "id pid tid start end apiName_id"):
+            self.rows.add_on_host(start, end, f"thread {thread}", strings.get(name) or "unknown call", launch=number)
 
 
 class _Json:

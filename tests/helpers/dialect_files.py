@@ -173,6 +173,24 @@ def rocpd(path, suffix="_0000abcd", schema=3):
     return path
 
 
+def rpd(path):
+    """Write a database of rocmProfileData."""
+    with sqlite3.connect(path) as base:
+        base.execute("create table rocpd_string(id integer primary key, string text)")
+        base.execute("create table rocpd_op(id integer primary key, gpuId, queueId, start, end, description_id, opType_id)")
+        base.execute("create table rocpd_api(id integer primary key, pid, tid, start, end, apiName_id)")
+        base.execute("create table rocpd_api_ops(id integer primary key, api_id, op_id)")
+        names = [(1, "KernelExecution"), (2, "saxpy"), (3, "hipLaunchKernel"), (4, "CopyHostToDevice"), (5, "")]
+        base.executemany("insert into rocpd_string values (?, ?)", names)
+        base.executemany(
+            "insert into rocpd_op values (?, ?, ?, ?, ?, ?, ?)", [(1, 0, 0, 300, 900, 2, 1), (2, 1, 0, 950, 990, 5, 4)]
+        )
+        base.execute("insert into rocpd_api values (8, 1, 77, 100, 200, 3)")
+        base.execute("insert into rocpd_api_ops values (1, 8, 1)")
+    base.close()
+    return path
+
+
 def _handle(number):
     return {"handle": number}
 

@@ -45,6 +45,7 @@ MADE = {
     "rocpd 4": lambda folder: files.rocpd(folder / "made", schema=4),
     "nsys lines": lambda folder: two_streams().write_lines(folder / "made"),
     "rpd json": saved(json.dumps(files.RPD).encode()),
+    "rpd": lambda folder: files.rpd(folder / "made"),
     "rocprofv3 json": saved(files.rocprofv3_json()),
     "rocprofv3 pftrace": saved(files.perfetto_of_amd()),
     "xpu": saved(files.xpu()),
@@ -150,13 +151,14 @@ def test_a_rocpd_database_has_streams_blocks_calls_and_its_card(name, tmp_path):
     assert (device.name, device.sm_count, device.sm_limits.shared_bytes) == ("AMD Instinct MI300X", 304, 64 << 10)
 
 
-def test_a_database_of_rocm_profile_data_is_told_by_name_with_what_to_export(tmp_path):
-    with sqlite3.connect(tmp_path / "run.rpd") as base:
-        base.execute("create table rocpd_string(id integer primary key, string text)")
-        base.execute("create table rocpd_op(id integer primary key, gpuId, queueId, start, end, description_id, opType_id)")
-    base.close()
-    with pytest.raises(TraceFileError, match=r"is a database of rocmProfileData\. Export it with: rpd2tracing\.py run\.rpd"):
-        gsl.load_trace(tmp_path / "run.rpd")
+def test_a_database_of_rocm_profile_data_is_read(tmp_path):
+    trace = gsl.load_trace(MADE["rpd"](tmp_path))
+    assert told(trace) == [
+        ("host: thread 77", "hipLaunchKernel", "host", 100, 200),
+        ("GPU 0 queue 0", "saxpy", "kernel", 300, 900),
+        ("GPU 1 queue 0", "memcpy HtoD", "copy", 950, 990),
+    ]
+    assert len(trace.edges.select("launch")) == 1
 
 
 def test_json_of_rocprofv3_is_read(tmp_path):
@@ -350,7 +352,7 @@ def test_a_damaged_file_gives_a_trace_or_an_error_of_ours(name, tmp_path):
 
 def test_a_database_without_rows_says_what_to_record(tmp_path):
     with sqlite3.connect(tmp_path / "made.db") as base:
-        base.execute("create table rocpd_kernel_dispatch_1(id integer primary key, start, end)")
+        base.execute("create table rocpd_op(id integer primary key, start, end)")
     base.close()
     with pytest.raises(TraceFileError, match=re.escape("holds no kernels, copies, calls or ranges")) as error:
         gsl.load_trace(tmp_path / "made.db")
