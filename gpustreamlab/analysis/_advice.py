@@ -19,7 +19,7 @@ from gpustreamlab.analysis._busy import of_each_trace
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._data_order import read_memory
 from gpustreamlab.analysis._explanation import MOST_ERROR, Forecast
-from gpustreamlab.analysis._host_waits import ALLOCATES, copy_rates, named_calls
+from gpustreamlab.analysis._host_waits import ALLOCATES, calls_alike, copy_rates, named_calls
 from gpustreamlab.analysis._makers import NVIDIA, maker_of
 from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program, Work, in_launch_order, read_program
@@ -118,10 +118,10 @@ class Step:
         gone = [call for call in waiting if call not in kept]
         if self.key == "pinned":
             gone = gone or [call for call in waiting if not {*self.places}.isdisjoint(call.works)]
-        return [(call.row, program.works[_held_by(program, call)].row) for call in gone]
+        return [(call.row, program.works[held_by(program, call)].row) for call in gone]
 
 
-def _held_by(program: Program, call: Call) -> int:
+def held_by(program: Program, call: Call) -> int:
     """Return the work that a call held up: what it launches, else what its thread launches next, else what it waited for."""
     behind = program.calls[program.calls.index(call) :]
     return next((one.works[0] for one in behind if one.works and one.thread == call.thread), call.awaits[0])
@@ -443,7 +443,13 @@ def _waits_by_cause(trace: Trace, run: Run) -> dict[Cause, list[int]]:
 
 
 def _without_some(run: Run, *, trace: Trace, cause: Cause) -> Run | None:
-    return changes.without_waits(run, _waits_by_cause(trace, run)[cause])
+    numbers = _waits_by_cause(trace, run)[cause]
+    changed = changes.without_waits(run, numbers)
+    if cause is not Cause.ALLOC_SYNC:
+        return changed
+    freeing = np.array([run.program.calls[number].row for number in numbers], np.int64)
+    beside = np.setdiff1d(calls_alike(trace, freeing), freeing)  # those that waited for nothing take their time, too
+    return changes.calls_of(changed or run, frozenset(beside.tolist()), 0) or changed
 
 
 def _in_streams(run: Run) -> Run | None:

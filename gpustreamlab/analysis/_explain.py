@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpustreamlab.analysis._advice import CHANGES, Advice, Step, advise, read_runs
+from gpustreamlab.analysis._advice import CHANGES, Advice, Step, advise, held_by, read_runs
 from gpustreamlab.analysis._advice_text import pairs_changed, step_texts
 from gpustreamlab.analysis._busy import (
     StepTime,
@@ -25,7 +25,7 @@ from gpustreamlab.analysis._busy import (
 from gpustreamlab.analysis._card_counters import counted_text
 from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
-from gpustreamlab.analysis._changes import Run, apart, in_one_stream, launched_at_once
+from gpustreamlab.analysis._changes import Run, apart, host_waits, in_one_stream, launched_at_once, without_waits
 from gpustreamlab.analysis._device_causes import CODES, piece_of
 from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, OF_CALL_ROW, TEXTS
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, joined
@@ -38,7 +38,7 @@ from gpustreamlab.analysis._host_findings import (
     small_kernels,
     sooner,
 )
-from gpustreamlab.analysis._host_waits import thread_lanes
+from gpustreamlab.analysis._host_waits import calls_alike, lasted_ns, open_operations, thread_lanes
 from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED
 from gpustreamlab.analysis._overlap import concurrency
@@ -46,7 +46,7 @@ from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pi
 from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.analysis._stacks import find_host_bound, in_operation, name_threads, with_operation
+from gpustreamlab.analysis._stacks import KEEP_VALUE, READS_VALUE, find_host_bound, in_operation, name_threads, with_operation
 from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
@@ -226,6 +226,7 @@ def _explanation(
         result = replace(result, forecast=advice.forecast, gain_ns=gain_ns, no_gain=no_gain)
     if least_ns is None and not is_part:
         worth_ns = max(result.worth_ns, int(IDLE_SHARE * result.active_ns))
+        findings += _values_read(trace, pieces, advice, findings, worth_ns) if advice else []
         findings += idle_call_findings(trace, pieces, findings, worth_ns)
         findings = launch_bound(trace, pieces, findings, worth_ns)
         findings += _fewer_launches(trace, advice, findings)
@@ -291,18 +292,18 @@ def _advised(trace: Trace, rows: BoolArray, found: Found, slowed_ns: int) -> Adv
     own = is_work(trace) & np.isin(process, process[work]) & np.isin(lane_devices(trace)[trace.lane], cards)
     if len(cards) > 1 or not (trace.queued_ns[own] < trace.start_ns[own]).any() or not trace.metadata.device.sm_count:
         return None
-    return advise(trace, np.flatnonzero(own), _held_calls(found), slowed_ns)
+    return advise(trace, np.flatnonzero(own), _held_calls(trace, found), slowed_ns)
 
 
-def _held_calls(found: Found) -> dict[Cause, list[int]]:
-    """Return the calls that were simply too long, by cause."""
-    calls = {code: found.call[(found.cause == CODES.index(code)) & (found.call >= 0)].tolist() for code in CALLED}
-    return {code: sorted({*rows}) for code, rows in calls.items() if rows}
+def _held_calls(trace: Trace, found: Found) -> dict[Cause, list[int]]:
+    """Return the calls that were simply too long, by cause, with those of the same name before the same launch."""
+    calls = {code: np.unique(found.call[(found.cause == CODES.index(code)) & (found.call >= 0)]) for code in CALLED}
+    return {code: calls_alike(trace, rows).tolist() for code, rows in calls.items() if len(rows)}
 
 
 def held_calls(trace: Trace) -> dict[Cause, list[int]]:
     """Return the calls of a trace that held up launches and were simply too long, by cause."""
-    return _held_calls(find_causes(trace, find_pieces(trace, counted_rows(trace))))
+    return _held_calls(trace, find_causes(trace, find_pieces(trace, counted_rows(trace))))
 
 
 def _with_steps(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence[Finding], asked: set[int]) -> list[Finding]:
@@ -352,6 +353,36 @@ def _fewer_launches(trace: Trace, advice: Advice | None, findings: Sequence[Find
     text = f"{len(launches):,} launches take the host {each} each (median): that is most of the run."
     held = pieces_on_time(trace, row, gain_ns)
     return [finding_of(trace, Cause.LAUNCH_BOUND, held, text=text, fix=LESS_LAUNCHES, bound_ns=gain_ns, waited_ns=gain_ns)]
+
+
+def _values_read(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequence[Finding], least_ns: int) -> list[Finding]:
+    """Tell of operations that read a value of the card, for which the host waited: what the run would be without at most."""
+    waits = [(run.program, run.program.calls[number]) for run in advice.runs for number in host_waits(run.program)]
+    waits = [(program, call) for program, call in waits if call.row >= 0]
+    row = np.array([call.row for _, call in waits], np.int64)
+    around = open_operations(trace, trace.lane[row].astype(np.int64), trace.start_ns[row], trace.end_ns[row], of_call=True)
+    found = []
+    for code in np.unique(trace.name[around[around >= 0]]).tolist():
+        own = np.flatnonzero((around >= 0) & (trace.name[around] == code)).tolist()
+        if not READS_VALUE.search(trace.names[code]) or any(one.operation == trace.names[code] for one in findings):
+            continue
+        gain_ns = _gain_of(advice, partial(_without_calls, rows=frozenset(row[own].tolist())))
+        if gain_ns < least_ns:
+            continue
+        works = [(waits[place], int(row[place])) for place in own]
+        held = [(call_row, program.works[held_by(program, call)].row) for (program, call), call_row in works]
+        on_time = pieces_on_time(trace, held[0][1], gain_ns, held)
+        times = f"{len(own):,} times, {format_ns(int(np.median(lasted_ns(trace, row[own]))))} each (median)"
+        text = f"The host was in {display_name(trace.names[int(trace.name[on_time.call_row[0]])], 40)} {times}."
+        fix = f"{KEEP_VALUE} Scheduled anew without these waits, the run is {format_ns(gain_ns)} shorter at most."
+        told = finding_of(trace, Cause.HOST_SYNC_STREAM, on_time, text=text, fix=fix, bound_ns=gain_ns, waited_ns=gain_ns)
+        found.append(with_operation(trace, pieces, told))
+    return found
+
+
+def _without_calls(run: Run, rows: frozenset[int]) -> Run | None:
+    calls = run.program.calls
+    return without_waits(run, [number for number, call in enumerate(calls) if call.row in rows], even_needed=True)
 
 
 def _if_sooner(advice: Advice, finding: Finding) -> Finding:

@@ -487,6 +487,19 @@ def contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:
     return found
 
 
+def calls_alike(trace: Trace, calls: Int64Array) -> Int64Array:
+    """Return some calls with all others that have the name of one, its thread, and no launch of that thread between them."""
+    launches, some = trace.edges.select(EdgeKind.LAUNCH).source, [calls]
+    alike = np.flatnonzero(np.isin(trace.name, trace.name[calls]) & np.isin(trace.lane, trace.lane[calls]))
+    for lane in np.unique(trace.lane[calls]).tolist():
+        starts_ns = np.sort(trace.start_ns[launches[trace.lane[launches] == lane]])
+        own, told = (rows[trace.lane[rows] == lane] for rows in (alike, calls))
+        launched_count, told_count = (np.searchsorted(starts_ns, trace.start_ns[rows]) for rows in (own, told))
+        keys, known = launched_count * len(trace.names) + trace.name[own], told_count * len(trace.names) + trace.name[told]
+        some.append(own[np.isin(keys, known)])
+    return np.unique(np.concatenate(some))
+
+
 def lasted_ns(trace: Trace, row: Int64Array) -> Int64Array:
     """Return `Trace.duration_ns` of some rows, without computing that of all."""
     return trace.end_ns[row] - trace.start_ns[row]

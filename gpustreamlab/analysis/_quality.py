@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import is_work, require_trace
-from gpustreamlab.analysis._host_waits import lasted_ns, named_calls
+from gpustreamlab.analysis._host_waits import copy_rates, lasted_ns, named_calls
 from gpustreamlab.analysis._report import Answer, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CHECKS = (
-    *("cut", "kernels lost", "copies lost", "no time", "clocks", "dropped", "tool", "overhead"),
+    *("cut", "kernels lost", "copies lost", "no time", "doubled", "unit", "clocks", "dropped", "tool", "overhead"),
     *("launches lost", "fills lost", "whole graphs"),
 )
 """What speaks against a trace; the gravest first."""
@@ -30,6 +30,11 @@ GRAVE_SHARE = 0.01
 GRAVE_OVERHEAD = 0.1
 """From which share of the time on the profiler made another run of it."""
 LISTED = 3  # How many warnings of the tool are shown
+LONGEST_NS = 86_400 * 10**9
+"""No kernel, copy or fill lasts longer: a day."""
+FEWEST, SHORTEST_NS, MOST_BYTES_PER_S = 4, 100, 2e12
+"""So many kernels, or launches, of which the median takes less than that, are told in another unit than is said: no card and
+no host is as fast. Likewise a copy of a megabyte between host and card that went faster."""
 
 _LAUNCHES = re.compile(r"^(cu(da)?|hip|ur|ze)\w*(LaunchKernel|KernelLaunch|LaunchCooperative|GraphLaunch)", re.IGNORECASE)
 _COPIES = re.compile(r"^(cu(da)?|hip)Memcpy|^urEnqueueUSMMemcpy")
@@ -127,9 +132,9 @@ def quality(trace: Trace) -> Quality:
     Notes
     -----
     Checked are files and runs that were cut short, launches without kernels, copies or fills and those without launches (where
-    calls were recorded), records without times, work that begins before the call that launched it by more than the clocks'
-    error, dropped records, what the tool itself warns of, graphs of which only the whole was recorded, and the profiler's own
-    time.
+    calls were recorded), records without times or of more than a day, records that are there twice, files whose times are in
+    another unit than their format says, work that begins before the call that launched it by more than the clocks' error,
+    dropped records, what the tool itself warns of, graphs of which only the whole was recorded, and the profiler's own time.
 
     Examples
     --------
@@ -182,6 +187,7 @@ def _doubts(trace: Trace) -> Iterator[Doubt]:
             f"call, by up to {format_ns(worst_ns)}. What the host did meanwhile may be off by as much.",
             count / len(edges),
         )
+    yield from _impossible(trace)
     if dropped := meta.dropped_spans:
         text = f"{count_text(dropped, 'span')} were dropped, as a buffer was full."
         yield Doubt("dropped", dropped, len(trace) + dropped, 0, text, dropped / (len(trace) + dropped))
@@ -201,6 +207,58 @@ def _doubts(trace: Trace) -> Iterator[Doubt]:
         graphs = count_text(len(whole), "launch of a graph", "launches of graphs")
         text = f"{graphs} are one span each: what ran in them is not told."
         yield Doubt("whole graphs", len(whole), int(work.sum()), 0, text)
+
+
+def _impossible(trace: Trace) -> Iterator[Doubt]:
+    """Tell of records that cannot all be true: they last too long, are there twice, or are told in another unit."""
+    rows = np.flatnonzero(is_work(trace))
+    longest_ns = int(lasted_ns(trace, rows).max(initial=0))
+    if longest_ns > LONGEST_NS:
+        count = int((lasted_ns(trace, rows) > LONGEST_NS).sum())
+        text = f"{count_text(count, 'kernel, copy or fill', 'kernels, copies and fills')} last for up to "
+        text += f"{longest_ns / LONGEST_NS:,.0f} days, which cannot be: all shares of time are wrong."
+        yield Doubt("no time", count, len(rows), longest_ns, text)
+    doubled = _doubled_count(trace, rows)
+    if doubled:
+        text = f"{doubled:,} of {len(rows):,} kernels, copies and fills are there twice: same stream, name and times."
+        yield Doubt("doubled", doubled, len(rows), 0, f"{text} What they took is counted twice.", doubled / len(rows))
+    told = _too_fast(trace, rows) if trace.metadata.imported else ""
+    if told:
+        text = f"The times are in another unit than the format says, perhaps 1,000 times too short: {told}."
+        yield Doubt("unit", len(rows), len(rows), 0, text)
+
+
+def _doubled_count(trace: Trace, rows: Int64Array) -> int:
+    """Return how much work has the stream, name, start and end of other work; nodes of graphs may run in pairs."""
+    start_ns = trace.start_ns[rows]
+    if (start_ns[1:] < start_ns[:-1]).any():
+        rows = rows[np.argsort(start_ns, kind="stable")]
+    is_at_once = np.diff(trace.start_ns[rows]) == 0
+    rows = rows[np.append(is_at_once, False) | np.append(False, is_at_once)] if len(rows) else rows
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    is_graph = np.array([*("GraphLaunch" in name for name in trace.names), False])[trace.name[launches.source]]
+    rows = np.setdiff1d(_outside_graphs(trace, rows[trace.end_ns[rows] > trace.start_ns[rows]]), launches.target[is_graph])
+    rows = rows[np.lexsort((trace.name[rows], trace.end_ns[rows], trace.start_ns[rows], trace.lane[rows]))]
+    told = np.stack([column[rows] for column in (trace.lane, trace.start_ns, trace.end_ns, trace.name)])
+    return int((told[:, 1:] == told[:, :-1]).all(axis=0).sum())
+
+
+def _outside_graphs(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return the work of some rows that is no node of a graph by its detail."""
+    if "detail" not in trace.extra:
+        return rows
+    return rows[~np.array([*(one.graph > 0 for one in trace.details), False], bool)[trace.extra["detail"][rows]]]
+
+
+def _too_fast(trace: Trace, rows: Int64Array) -> str:
+    """Say what is faster than any card or host, in words; empty where nothing is."""
+    is_kernel = trace.kind[rows] == SPAN_KINDS.index(SpanKind.KERNEL)
+    launches = np.flatnonzero(named_calls(trace, _LAUNCHES.search))
+    for own, what in ((rows[is_kernel], "kernels take"), (launches, "launches take the host")):
+        if len(own) >= FEWEST and (typical_ns := float(np.median(lasted_ns(trace, own)))) < SHORTEST_NS:
+            return f"{what} {format_ns(int(typical_ns))} (median)"
+    rates = [rate for rate in copy_rates(trace) if rate is not None]
+    return f"copies go at {max(rates) / 1e12:,.0f} TB/s" if max(rates, default=0) > MOST_BYTES_PER_S else ""
 
 
 def _overhead(trace: Trace) -> Iterator[Doubt]:
@@ -265,8 +323,7 @@ def _captured(trace: Trace, rows: Int64Array) -> BoolArray:
 def _dependent_count(trace: Trace) -> int:
     """Return how many kernels of a stream, but those of graphs, began before the one in front had ended."""
     rows = np.flatnonzero(is_work(trace) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
-    if "detail" in trace.extra:
-        rows = rows[~np.array([*(one.graph > 0 for one in trace.details), False], bool)[trace.extra["detail"][rows]]]
+    rows = _outside_graphs(trace, rows)
     rows = rows[np.lexsort((trace.start_ns[rows], trace.lane[rows]))]
     is_same = trace.lane[rows[1:]] == trace.lane[rows[:-1]]
     early_ns = trace.end_ns[rows[:-1]] - trace.start_ns[rows[1:]]

@@ -26,15 +26,15 @@ _BY_CALL = (
     *(Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL),
     Cause.PAGEABLE_COPY,
 )
+READS_VALUE = re.compile(r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero|equal|masked_select|_unique2|unique_\w+)$")
+"""Operations of torch that return when the host knows a value of the card, or a size that depends on one."""
+KEEP_VALUE = "It reads a value of the card: keep that on the card, or read it behind the loop."
 _HINTS = (
     (
         re.compile(r"^aten::(_to_copy|to|copy_|contiguous|clone|pin_memory)$"),
         "It copies or converts on the host: let the data have the type and layout of the card before, or convert on the card.",
     ),
-    (
-        re.compile(r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero|equal)$"),
-        "It reads a value of the card: keep that on the card, or read it behind the loop.",
-    ),
+    (READS_VALUE, KEEP_VALUE),
     (re.compile(r"DataLoader"), "It waits for the next batch: use more workers, and pin_memory=True."),
 )
 """What to do about an operation of torch in which the host was."""

@@ -14,7 +14,7 @@ from gpustreamlab.analysis._host_waits import named_calls
 from gpustreamlab.analysis._makers import AWAITED, OF_RANKS, awaits_ranks
 from gpustreamlab.analysis._report import Answer, ReportTable, listed
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ def stragglers(trace: Trace) -> Stragglers:
     late. Rounds in which the two last are closer than ``metadata.clock_error_ns`` count for none. Where files tell the
     communicator, kernels of collectives (all-reduce, all-gather, reduce-scatter) are matched by their sequence numbers; where
     the file has none, by their order, if all ranks ran the same ones. Such a kernel ends on no rank before the last one has
-    arrived, so each rank waited for as long as its kernel ran longer than the shortest: that needs no common clock.
+    arrived, so each rank waited for as long as its kernel ran longer than the shortest: that needs no common clock. Processes
+    of one report of Nsight Systems that have no collective in common are not compared: they may be programs of their own.
 
     Examples
     --------
@@ -158,8 +159,12 @@ def stragglers(trace: Trace) -> Stragglers:
     groups, group_of = _groups(trace)
     found: list[Lateness] = []
     remarks: list[str] = []
-    if len(groups) > 1:
-        is_collective = named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)
+    is_collective = named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)
+    if len(groups) > 1 and _may_be_strangers(trace, np.unique(group_of[is_collective])):
+        remarks.append(
+            "The processes of this file are not compared: they share no collective, so nothing says they work together."
+        )
+    elif len(groups) > 1:
         taking_part = (group_of >= 0) & np.isin(trace.kind, _ALIKE)
         found += _rounds_by_name(trace, np.flatnonzero(taking_part & ~is_collective), group_of, len(groups), remarks)
         rounds = _rounds_by_communicator(trace, np.flatnonzero(taking_part & is_collective), group_of, len(groups), remarks)
@@ -208,6 +213,12 @@ def _groups(trace: Trace) -> tuple[tuple[str, ...], Int64Array]:
     ]
     apart = names if len(set(names)) == len(names) else [f"process {process}, GPU {device}" for process, device in places]
     return tuple(apart), np.array([places.get(key, -1) if key else -1 for key in keys], np.int64)[trace.lane]
+
+
+def _may_be_strangers(trace: Trace, with_collectives: Int64Array) -> bool:
+    """Tell whether processes may be programs of their own: Nsight Systems takes up all that run on the host meanwhile."""
+    has_several = len({lane.process for lane in trace.lanes if lane.kind is LaneKind.STREAM}) > 1
+    return trace.metadata.backend == NSYS_BACKEND and has_several and len(with_collectives) < 2
 
 
 def _who(found: Stragglers, one: Lateness, words: str) -> str:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from html import escape
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.analysis._report import Reported
-from gpustreamlab.cluster._worker import Outcome, Shown
+from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError
 from gpustreamlab.model import Layout, show_text
 
 _Value = TypeVar("_Value")
 
-_CELL = "text-align:left;vertical-align:top"
-_TEXT = "margin:0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none"
-
 
 class ByEngine(Mapping[str, _Value], Generic[_Value]):
-    """A value of each engine, by its name; shows one line for each, and printed and on pages all of it.
+    """A value of each engine, by its name; shows one line for each, and printed all of it.
 
     Reports of several engines that say the same are shown once.
 
@@ -47,25 +43,13 @@ class ByEngine(Mapping[str, _Value], Generic[_Value]):
     def __str__(self) -> str:
         if not any(isinstance(value, Reported) for value in self.values()):
             return repr(self)
-        return "\n\n".join(f"[{names}] {text}" for names, text in self._alike(_whole))
+        found: dict[str, list[str]] = {}
+        for name, value in self.items():
+            found.setdefault(str(value) if isinstance(value, Reported) else name, []).append(name)
+        told = [(", ".join(names), _told(self[names[0]])) for names in found.values()]
+        return "\n\n".join(f"[{names}] {text}" for names, text in told if text)
 
     _repr_pretty_ = show_text
-
-    def _repr_html_(self) -> str:
-        rows = [
-            f"<tr><th style='{_CELL}'>{escape(names)}</th><td style='{_CELL}'>{page}</td></tr>"
-            for names, page in self._alike(_page)
-        ]
-        head = f"<tr><th style='{_CELL}'>engine</th><th></th></tr>"
-        return f"<table class='gpustreamlab-engines'>{head}{''.join(rows)}</table>" if rows else ""
-
-    def _alike(self, tell: Callable[[object], str]) -> list[tuple[str, str]]:
-        """Return engines with what is told of each, where that is something; those of reports that are alike together."""
-        found: dict[str, tuple[list[str], str]] = {}
-        for name, value in self.items():
-            text = tell(value)
-            found.setdefault(text if isinstance(value, Reported) else name, ([], text))[0].append(name)
-        return [(", ".join(names), text) for names, text in found.values() if text]
 
 
 class Outcomes(ByEngine[Any]):
@@ -129,15 +113,6 @@ def _short(value: object) -> str:
     return text[1:-1] if text.startswith(f"<{type(value).__name__}: ") and text.endswith(">") else text
 
 
-def _whole(value: object) -> str:
+def _told(value: object) -> str:
+    """Return all of a report, and a line of anything else."""
     return str(value) if isinstance(value, Reported) else _short(value)
-
-
-def _page(value: object) -> str:
-    """Return what is shown of a value, as HTML."""
-    whole = getattr(value, "_repr_html_", None)
-    page = whole() if callable(whole) else None
-    text = escape(_short(value))
-    if page is None:
-        return f"<pre style='{_TEXT}'>{text}</pre>" if text else ""
-    return f"<div>{page}</div>" if isinstance(value, Shown) else f"<details><summary>{text}</summary>{page}</details>"

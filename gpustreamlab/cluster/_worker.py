@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import ctypes
 import os
 import pickle
@@ -15,13 +14,11 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gpustreamlab
@@ -48,20 +45,6 @@ class Outcome(NamedTuple):
     shown: tuple[dict[str, Any], ...] = ()  # What it displayed, each by MIME type
     error: str = ""  # Kind and message of what it raised; empty where it did not
     traceback: str = ""  # From the user's code on; empty where that has no part in it
-
-
-class Shown(str):
-    """The last value of a cell, as text; in a notebook as it shows itself there."""
-
-    data: Mapping[str, Any] = MappingProxyType({})  # What it is, by MIME type
-
-    def _repr_html_(self) -> str | None:
-        page = self.data.get("text/html") or self.data.get("image/svg+xml")
-        image = self.data.get("image/png")
-        if page is None and image is not None:
-            letters = base64.b64encode(image).decode() if isinstance(image, bytes) else image
-            return f"<img alt='' src='data:image/png;base64,{escape(letters)}'>"
-        return page
 
 
 class Facts(NamedTuple):
@@ -280,8 +263,8 @@ def _told(error: BaseException) -> tuple[str, str]:
     return text, "" if at is None else "".join(traceback.format_exception(error.with_traceback(at)))
 
 
-def run_cell(session: Session, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int) -> Shown | None:
-    """Run a cell with a stream selected, as one range, and return its last expression; None where it shows none."""
+def run_cell(session: Session, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int) -> str | None:
+    """Run a cell with a stream selected, as one range, and return its last expression as text; None where it shows none."""
     from IPython.core.displayhook import DisplayHook
 
     from gpustreamlab.notebook.cells import compile_cell
@@ -299,11 +282,8 @@ def run_cell(session: Session, source: str, stream: str, label: str, options: di
         return None
     with session.select(chosen):
         data, _ = shell.display_formatter.format(value)
-    if not data:  # it has shown itself
-        return None
-    shown = Shown(data.get("text/plain", ""))
-    shown.data = dict(data)
-    return shown
+    text: str | None = data.get("text/plain")  # nothing where it has shown itself
+    return text
 
 
 def _engine_shell() -> Any:

@@ -14,21 +14,20 @@ import json
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import islice, pairwise, repeat
+from math import isfinite
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gpustreamlab._util.shell import steps
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace, WorkDetail, parquet_bytes, write_file_whole
 from gpustreamlab.recorder import cut_text
-from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
+from gpustreamlab.typing import Int64Array, LaneKind
 
 FIRST_THREAD = 100  # Lowest number of a thread: 0 is the idle thread of a system
 SHOWN_CHARACTERS = 1_000  # How much of a name stands in each of its events
@@ -37,7 +36,6 @@ SHOWN_DETAIL = 256  # How much of a kernel's full name stands in each of its eve
 MOST_NESTED = 500  # How deep spans of one sub-lane nest at most; Perfetto's engine drops those below 512
 _NEVER = 1 << 63  # When what is open in a sub-lane that is empty ends: later than all spans
 
-_THOUSANDTHS = pa.array([f".{part:03}" for part in range(1_000)], pa.large_string())
 _BLOCK_ROWS = 1 << 16
 _PACKING_LEVEL = 3  # Of gzip. Higher levels take several times as long, and save a tenth.
 
@@ -50,21 +48,20 @@ def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
 
 def _write(trace: Trace, path: Path, *, is_packed: bool) -> None:
     plan = _plan(trace)
-    spans = SpanText(trace, plan)
-    block_count = -(-len(trace) // _BLOCK_ROWS)
     with ExitStack() as opened:
         file: IO[bytes] = opened.enter_context(path.open("wb"))
         if is_packed:
             packed = gzip.GzipFile("", "wb", _PACKING_LEVEL, file, mtime=0)
             file = opened.enter_context(io.BufferedWriter(opened.enter_context(packed), 1 << 20))
-        step = opened.enter_context(steps(block_count, "writing spans"))
+        step = opened.enter_context(steps(-(-len(trace) // _BLOCK_ROWS), "writing spans"))
         file.write(_head(trace, plan))
         file.write(",\n".join(_thread_events(trace, plan)).encode())
-        for block in range(block_count):
-            rows = slice(block * _BLOCK_ROWS, (block + 1) * _BLOCK_ROWS)
-            file.write(spans.text(rows))
-            step(f"{min(rows.stop, len(trace)):,}")
-        file.write(sample_text(trace, plan))
+        spans, done = _spans(trace, plan), 0
+        while block := "".join(islice(spans, _BLOCK_ROWS)):
+            done += _BLOCK_ROWS
+            file.write(block.encode())
+            step(f"{min(done, len(trace)):,}")
+        file.writelines(_samples(trace, plan))
         file.writelines(_moments(trace, plan))
         file.write(b"\n]}\n")
 
@@ -75,22 +72,19 @@ def _plan(trace: Trace) -> Plan:
         trace.counters.time_ns,
         np.array([*(one.time_ns for one in trace.markers), *(one.time_ns for one in trace.layouts)], np.int64),
     ]
-    base_ns = min((int(times.min()) for times in moments if len(times)), default=0)
     sub = sublanes(trace.start_ns, trace.end_ns, trace.lane)
     most = np.zeros(len(trace.lanes), np.int64)
     np.maximum.at(most, trace.lane, sub)
     first = np.cumsum(most + 1) - (most + 1)
     titles = [_process(trace, code) for code in range(len(trace.lanes))]
     processes = list(dict.fromkeys(titles)) or ["no lanes"]
-    threads = [(processes.index(title), code, part) for code, title in enumerate(titles) for part in range(int(most[code]) + 1)]
-    source, target = trace.edges.source, trace.edges.target
-    is_shown = (trace.end_ns > trace.start_ns)[source] & (trace.end_ns > trace.start_ns)[target]
     return Plan(
-        base_ns=base_ns,
+        base_ns=min((int(times.min()) for times in moments if len(times)), default=0),
         place=first[trace.lane] + sub,
-        threads=threads,
+        threads=[
+            (processes.index(title), code, part) for code, title in enumerate(titles) for part in range(int(most[code]) + 1)
+        ],
         processes=processes,
-        drawn=is_shown & (trace.start_ns[source] < trace.start_ns[target]),
     )
 
 
@@ -129,9 +123,8 @@ def _moments(trace: Trace, plan: Plan) -> Iterator[bytes]:
     marks = [(one.time_ns, one.kind.value, one.text) for one in trace.markers]
     marks += [(one.time_ns, "layout", str(one.layout or "Layout: the whole card")) for one in trace.layouts]
     for time_ns, category, text in marks:
-        since_ns = time_ns - plan.base_ns
         event = {"ph": "i", "s": "g", "cat": category, "name": text, "pid": 1, "tid": FIRST_THREAD}
-        yield f',\n{json.dumps(event)[:-1]},"ts":{since_ns // 1_000}.{since_ns % 1_000:03}}}'.encode()
+        yield f',\n{json.dumps(event)[:-1]},"ts":{_microseconds(time_ns - plan.base_ns)}}}'.encode()
 
 
 class Plan(NamedTuple):
@@ -141,71 +134,52 @@ class Plan(NamedTuple):
     place: Int64Array  # Which thread each span stands in; shape (n_spans,)
     threads: list[tuple[int, int, int]]  # Process, lane and sub-lane of each thread, in our order
     processes: list[str]  # Names, in our order
-    drawn: BoolArray
-    """Which edges are drawn as flows: viewers know none that goes back in time, or ends at an instant; shape (n_edges,)."""
 
 
-class SpanText:
-    """Writes the spans, some rows at a time."""
+def _spans(trace: Trace, plan: Plan) -> Iterator[str]:
+    """Yield the text of each span, with the flows that begin and end there behind it, so that they are bound to it."""
+    places = [f'"pid":{process + 1},"tid":{FIRST_THREAD + number},"ts":' for number, (process, _, _) in enumerate(plan.threads)]
+    kinds, names = [kind.value for kind in SPAN_KINDS], [json.dumps(cut_text(name, SHOWN_CHARACTERS)) for name in trace.names]
+    threads = [*(f',"thread":{json.dumps(thread)}' for thread in trace.threads), ""]  # the last one is that of -1
+    parts = [{"code": code, "name": one.name, "sms": one.granted_sms} for code, one in enumerate(trace.partitions)]
+    partitions = [*(f',"partition":{json.dumps(part)}' for part in parts), ""]
+    flows = _flows(trace, plan, places)
+    extras = zip(*_extras(trace), strict=True) if trace.extra else repeat(())
+    codes = (trace.kind, trace.name, plan.place, trace.thread, trace.partition, trace.parent)
+    columns = (column.tolist() for column in (trace.start_ns, trace.end_ns, trace.queued_ns, *codes))
+    for row, (start_ns, end_ns, queued_ns, kind, name, place, thread, partition, parent) in enumerate(
+        zip(*columns, strict=True)
+    ):
+        own = f"{threads[thread]}{partitions[partition]}" + (f',"parent":{parent}' if parent >= 0 else "")
+        yield (
+            f',\n{{"ph":"X","cat":"{kinds[kind]}","name":{names[name]},{places[place]}{_microseconds(start_ns - plan.base_ns)},'
+            f'"dur":{_microseconds(end_ns - start_ns)},"args":{{"queued_ns":{queued_ns - plan.base_ns}{own}'
+            f"{''.join(next(extras))}}}}}{''.join(flows.get(row, ()))}"
+        )
 
-    def __init__(self, trace: Trace, plan: Plan) -> None:
-        self._trace, self._plan = trace, plan
-        places = [
-            f'"pid":{process + 1},"tid":{FIRST_THREAD + number},"ts":' for number, (process, _, _) in enumerate(plan.threads)
-        ]
-        self._places = _table(places)
-        self._kinds = _table([kind.value for kind in SPAN_KINDS])
-        self._names = _table([json.dumps(cut_text(name, SHOWN_CHARACTERS)) for name in trace.names])
-        self._threads = _table([f',"thread":{json.dumps(thread)}' for thread in trace.threads])
-        parts = [{"code": code, "name": one.name, "sms": one.granted_sms} for code, one in enumerate(trace.partitions)]
-        self._partitions = _table([f',"partition":{json.dumps(part)}' for part in parts])
-        details = [{"code": code} | _facts(one) for code, one in enumerate(trace.details)]
-        self._details = _table([f',"detail":{json.dumps(detail)}' for detail in details])
-        self._edges = _table([f',"cat":"{kind.value}","name":"{kind.value}","id":' for kind in EDGE_KINDS])
 
-    def text(self, rows: slice) -> memoryview:
-        """Return the text of each span of some rows, with the flows that begin and end there."""
-        trace, plan = self._trace, self._plan
-        parent, start_ns, end_ns = trace.parent[rows], trace.start_ns[rows], trace.end_ns[rows]
-        parts: list[Any] = [
-            ',\n{"ph":"X","cat":"',
-            _chosen(self._kinds, trace.kind[rows]),
-            '","name":',
-            _chosen(self._names, trace.name[rows]),
-            ",",
-            _chosen(self._places, plan.place[rows]),
-            *_microseconds(_since(start_ns, plan)),
-            ',"dur":',
-            *_microseconds(end_ns.view(np.uint64) - start_ns.view(np.uint64)),
-            ',"args":{"queued_ns":',
-            _numbers(_since(trace.queued_ns[rows], plan).view(np.int64)),
-            _chosen(self._threads, trace.thread[rows]),
-            _chosen(self._partitions, trace.partition[rows]),
-            pc.if_else(pa.array(parent >= 0), _joined([',"parent":', _numbers(parent)]), ""),
-        ]
-        for name, values in trace.extra.items():
-            if name == "detail":
-                parts.append(_chosen(self._details, values[rows]))
-            else:
-                parts += [f",{json.dumps(name)}:", _numbers(values[rows])]
-        return _bytes(_joined([*parts, "}}", self._flows(rows.start, rows.start + len(parent))]))
+def _extras(trace: Trace) -> Iterator[Iterator[str]]:
+    """Yield for each further column what stands of it in the arguments of each span."""
+    details = [*(f',"detail":{json.dumps({"code": code} | _facts(one))}' for code, one in enumerate(trace.details)), ""]
+    for name, values in trace.extra.items():
+        if name == "detail":
+            yield map(details.__getitem__, values.tolist())
+        else:
+            yield map(f",{json.dumps(name)}:".__add__, map(_number, values.tolist()))
 
-    def _flows(self, first: int, last: int) -> pa.Array:
-        """Return for each row the ends of flows that stand there: behind its span, so that they are bound to this one."""
-        trace, plan = self._trace, self._plan
-        texts, places = [], []
-        for phase, ends in (('"s"', trace.edges.source), ('"f","bp":"e"', trace.edges.target)):
-            found = np.flatnonzero(plan.drawn & (ends >= first) & (ends < last))
-            row = ends[found]
-            begin = [f',\n{{"ph":{phase}', _chosen(self._edges, trace.edges.kind[found]), _numbers(found), ","]
-            where = [_chosen(self._places, plan.place[row]), *_microseconds(_since(trace.start_ns[row], plan)), "}"]
-            texts.append(_joined(begin + where))
-            places.append(row - first)
-        place = np.concatenate(places)
-        order = np.argsort(place, kind="stable")
-        offsets = np.searchsorted(place[order], np.arange(last - first + 1))
-        lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.concat_arrays(texts).take(pa.array(order)))
-        return pc.binary_join(lists, _constant(""))
+
+def _flows(trace: Trace, plan: Plan, places: Sequence[str]) -> dict[int, list[str]]:
+    """Return the ends of flows by row, beginnings first: viewers know none that goes back in time, or ends at an instant."""
+    found: dict[int, list[str]] = {}
+    edges, is_shown = trace.edges, trace.end_ns > trace.start_ns
+    drawn = is_shown[edges.source] & is_shown[edges.target] & (trace.start_ns[edges.source] < trace.start_ns[edges.target])
+    kinds = [EDGE_KINDS[code].value for code in edges.kind[drawn].tolist()]
+    for phase, rows in (('"s"', edges.source[drawn]), ('"f","bp":"e"', edges.target[drawn])):
+        columns = (rows, plan.place[rows], trace.start_ns[rows], np.flatnonzero(drawn))
+        for kind, row, place, at_ns, number in zip(kinds, *(column.tolist() for column in columns), strict=True):
+            begin = f',\n{{"ph":{phase},"cat":"{kind}","name":"{kind}","id":{number},{places[place]}'
+            found.setdefault(row, []).append(f"{begin}{_microseconds(at_ns - plan.base_ns)}}}")
+    return found
 
 
 def _facts(detail: WorkDetail) -> dict[str, object]:
@@ -217,66 +191,25 @@ def _facts(detail: WorkDetail) -> dict[str, object]:
     return facts | ({"graph": detail.graph, "node": detail.node, "label": detail.label} if detail.graph else {})
 
 
-def sample_text(trace: Trace, plan: Plan) -> memoryview | bytes:
-    """Return the text of every sample of a quantity."""
+def _samples(trace: Trace, plan: Plan) -> Iterator[bytes]:
+    """Yield the text of every sample of a quantity."""
     samples = trace.counters
-    if not len(samples):
-        return b""
-    keys, track = np.unique(samples.lane.astype(np.int64) * len(samples.names) + samples.name, return_inverse=True)
     process = {lane: number for number, lane, _ in plan.threads}
-    texts = [
-        f',\n{{"ph":"C","name":{json.dumps(f"{samples.names[name]} of {trace.lanes[lane].name}")},'
-        f'"pid":{process[lane] + 1},"args":'
-        for lane, name in (divmod(key, len(samples.names)) for key in keys.tolist())
-    ]
-    times = _microseconds(_since(samples.time_ns, plan))
-    is_number = pa.array(np.isfinite(samples.value))  # viewers know nothing else
-    values = pc.if_else(is_number, _joined(['{"value":', _numbers(samples.value), "}"]), "{}")
-    return _bytes(_joined([_chosen(_table(texts), track), values, ',"ts":', *times, "}"]))
+    columns = (samples.time_ns.tolist(), samples.lane.tolist(), samples.name.tolist(), samples.value.tolist())
+    for time_ns, lane, name, value in zip(*columns, strict=True):
+        title = json.dumps(f"{samples.names[name]} of {trace.lanes[lane].name}")
+        args = f'{{"value":{value!r}}}' if isfinite(value) else "{}"  # viewers know nothing else
+        at = _microseconds(time_ns - plan.base_ns)
+        yield f',\n{{"ph":"C","name":{title},"pid":{process[lane] + 1},"args":{args},"ts":{at}}}'.encode()
 
 
-def _since(time_ns: Int64Array, plan: Plan) -> NDArray[np.uint64]:
-    """Return times since the trace's first moment, which may lie further apart than 64 bits with a sign can tell."""
-    return np.ascontiguousarray(time_ns).view(np.uint64) - np.uint64(plan.base_ns % (1 << 64))
+def _number(value: float) -> str:
+    """Return a number as JSON, which knows no others than finite ones."""
+    return repr(value) if isfinite(value) else "null"
 
 
-def _numbers(values: NDArray[Any]) -> pa.Array:
-    """Return numbers as JSON, which knows no others than finite ones."""
-    if values.dtype.kind != "f":
-        return pc.cast(pa.array(values), pa.large_string())
-    wide = values.astype(np.float64)
-    return pc.if_else(pa.array(np.isfinite(wide)), pc.cast(pa.array(wide), pa.large_string()), "null")
-
-
-def _microseconds(time_ns: NDArray[np.uint64]) -> list[pa.Array]:
-    """Return decimals of microseconds, as their whole part and their three digits."""
-    whole, part = np.divmod(time_ns, np.uint64(1_000))
-    return [pc.cast(pa.array(whole), pa.large_string()), _THOUSANDTHS.take(pa.array(part.astype(np.int32)))]
-
-
-def _table(texts: Sequence[str]) -> pa.Array:
-    """Return texts by their code; the last one, of -1, is empty."""
-    return pa.array([*texts, ""], pa.large_string())
-
-
-def _chosen(table: pa.Array, codes: NDArray[Any]) -> pa.Array:
-    return table.take(pa.array(np.where(codes < 0, len(table) - 1, codes).astype(np.int64)))
-
-
-def _constant(text: str) -> pa.Scalar:
-    return pa.scalar(text, pa.large_string())
-
-
-def _joined(parts: Sequence[Any]) -> pa.Array:
-    """Return the parts of each row as one text; a plain text is the same in all rows."""
-    columns = [_constant(part) if isinstance(part, str) else part for part in parts]
-    return pc.binary_join_element_wise(*columns, _constant(""))
-
-
-def _bytes(rows: pa.Array) -> memoryview:
-    """Return the texts of all rows, one behind the other, without a copy."""
-    offsets = np.frombuffer(rows.buffers()[1], np.int64)[rows.offset : rows.offset + len(rows) + 1]
-    return memoryview(rows.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+def _microseconds(time_ns: int) -> str:
+    return f"{time_ns // 1_000}.{time_ns % 1_000:03}"
 
 
 def sublanes(start_ns: Int64Array, end_ns: Int64Array, lane: NDArray[np.integer]) -> Int64Array:
@@ -284,11 +217,9 @@ def sublanes(start_ns: Int64Array, end_ns: Int64Array, lane: NDArray[np.integer]
     order = nesting_order(start_ns, end_ns, lane)
     # An instant is inside or between others wherever it is.
     order = order[end_ns[order] > start_ns[order]]
-    start, end = start_ns[order], end_ns[order]
-    found = np.zeros(len(order), np.int64)
-    for first, last in _runs(np.asarray(lane)[order]):
-        for begin, stop in (_crossed(start[first:last], end[first:last]) + first).tolist():
-            found[begin:stop] = _assign(start[begin:stop].tolist(), end[begin:stop].tolist())
+    start, end = start_ns[order].tolist(), end_ns[order].tolist()
+    bounds = np.flatnonzero(np.diff(lane[order], prepend=-1, append=-2)).tolist()
+    found = [sub for first, last in pairwise(bounds) for sub in _assign(start[first:last], end[first:last])]
     result = np.zeros(len(start_ns), np.int64)
     result[order] = found
     return result
@@ -305,32 +236,8 @@ def nesting_order(start_ns: Int64Array, end_ns: Int64Array, lane: NDArray[np.int
     return np.lexsort((~end_ns, start_ns, lane))  # ~ is a minus that never overflows
 
 
-def _runs(lanes: NDArray[np.integer]) -> list[tuple[int, int]]:
-    """Return where each lane begins and stops."""
-    bounds = [*np.flatnonzero(np.diff(lanes, prepend=-1)).tolist(), len(lanes)]
-    return list(pairwise(bounds))
-
-
-def _crossed(start: Int64Array, end: Int64Array) -> Int64Array:
-    """Return where stretches of a lane begin and stop in which spans overlap but do not nest, or too deep; shape (n, 2)."""
-    is_first = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
-    if is_first.all():
-        return np.empty((0, 2), np.int64)
-    place = np.arange(len(start))
-    depth = place - np.searchsorted(np.sort(end), start, side="right")
-    # Where those before it nest, the innermost that is open is the last one that lies one less deep.
-    keys = np.sort(depth * len(start) + place)
-    inside = np.flatnonzero(depth > 0)
-    around = keys[np.searchsorted(keys, (depth[inside] - 1) * len(start) + inside) - 1] % len(start)
-    is_bad = depth >= MOST_NESTED
-    is_bad[inside] |= end[inside] > end[around]
-    bounds = np.append(np.flatnonzero(is_first), len(start))
-    bad = np.unique(np.searchsorted(bounds, np.flatnonzero(is_bad), side="right"))
-    return np.stack((bounds[bad - 1], bounds[bad]), axis=1)
-
-
 def _assign(start: list[int], end: list[int]) -> list[int]:
-    """Return a sub-lane for each span of a stretch: the one in which the span around it ends soonest, else an empty one."""
+    """Return a sub-lane for each span of a lane: the one in which the span around it ends soonest, else an empty one."""
     open_ends: list[list[int]] = []
     innermost: list[tuple[int, int]] = []  # end of the innermost open span of each sub-lane, in order
     found = []

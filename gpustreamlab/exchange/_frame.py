@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,6 +41,7 @@ from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, Int32Array, In
 
 LEAST_WALL_CLOCK_NS = 10**18  # Earlier times, of 2001, are not counted from 1970
 MOST_KNOWN = 1_000_000  # Most different names, ways of launching, streams or threads of a file
+MOST_OPEN = 512  # Among so many open begins one of the same name is looked for: viewers nest no deeper
 MOST_LANES = 4_096  # Most streams and threads of a file, or of those of all ranks
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
@@ -302,27 +303,16 @@ def match_begins(
     group: NDArray[np.integer], time_ns: Int64Array, is_begin: BoolArray, name: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Match each end with the newest begin of its group and name that has none yet, else with the newest one."""
-    order = np.lexsort((time_ns, group))
-    is_opening, groups, names = (values[order].data for values in (is_begin, group, name))  # no object for each is kept
     begins, ends = array("q"), array("q")
-    opened: list[int] = []
-    named: dict[int, list[int]] = {}
-    has_ended = bytearray(len(order))
-    current: int | None = None
-    for place, opens, mine, code in zip(order.data, is_opening, groups, names, strict=True):
-        if mine != current:
-            opened, named, current = [], {}, mine
+    opened: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # Of each group name and place
+    order = np.lexsort((time_ns, group))
+    columns = (order, group[order], is_begin[order], name[order])
+    for place, mine, opens, code in zip(*(column.tolist() for column in columns), strict=True):
+        some = opened[mine]
         if opens:
-            opened.append(place)
-            named.setdefault(code, []).append(place)
-            continue
-        for newest in (named.get(code, []), opened):
-            while newest and has_ended[newest[-1]]:
-                newest.pop()
-            if newest:
-                begin = newest.pop()
-                has_ended[begin] = True
-                begins.append(begin)
-                ends.append(place)
-                break
+            some.append((code, place))
+        elif some:
+            alike = (at for at in range(1, min(len(some), MOST_OPEN) + 1) if some[-at][0] == code)
+            begins.append(some.pop(-next(alike, 1))[1])
+            ends.append(place)
     return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64)

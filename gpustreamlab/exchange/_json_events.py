@@ -87,26 +87,23 @@ def guess_writer(head: bytes) -> str:
     return "kineto" if _OF_KINETO.search(head) and not OURS.match(head) else "chrome"
 
 
-def own_data(path: Path) -> bytearray | None:
+def own_data(path: Path) -> bytes | None:
     """Return the trace that a file of ours holds, as a Parquet file; None for a file of others."""
-    text, data = b"", None
-    with suppress(EOFError, zlib.error), path.open("rb") as file:  # likewise
+    text = bytearray()  # which grows without a copy of all
+    with suppress(EOFError, zlib.error), path.open("rb") as file:
         for part in unpacked(file):
             text += part
-            if data is None and (begin := OURS.match(text)):
-                text, data = text[begin.end() :], bytearray()
-            if data is not None:
-                letters, end, _ = text.partition(b'"')
-                whole = len(letters) if end else len(letters) // 4 * 4
-                data += base64.b64decode(letters[:whole], validate=True)
-                text = letters[whole:]
-                if end:
-                    return data
-            elif len(text) > LONGEST_BEGIN:
+            begin = OURS.match(text)
+            if begin is None and len(text) > LONGEST_BEGIN:
                 return None
-    if data is not None:
+            if begin is not None and part.find(b'"', max(0, begin.end() - len(text) + len(part))) >= 0:
+                break
+    if (begin := OURS.match(text)) is None:
+        return None
+    letters, end, _ = text[begin.end() :].partition(b'"')
+    if not end:
         raise ValueError("its data has no end")
-    return None
+    return base64.b64decode(letters, validate=True)
 
 
 class EventFile(Generic[_Event, _Facts]):

@@ -23,7 +23,8 @@ from gpustreamlab.exchange._rows import LARGEST, Rows, Shape, Stream, whole
 from gpustreamlab.model import CHROME_BACKEND, Device, Trace
 
 _GPU = re.compile(r"/device:GPU:(\d{1,7})\b")
-_STREAM = re.compile(r"Stream #(\d{1,18})\b")
+_STREAM = re.compile(r"Stream #(\d{1,18})(?:\(|$)")
+_SUMS = re.compile(r"(TensorFlow|Framework) (Ops|Name Scope)|Source code|Launch Stats")  # Lines that say the same work again
 _AGAIN = "Record with: jax.profiler.trace('folder')"
 _OF_MEMORY = {"memalloc_details", "MemFree_details", "MemoryResidency_details"}
 _MESSAGES = {
@@ -58,7 +59,8 @@ def read_xplane(path: str | PathLike[str]) -> Trace:
 
 def _read_plane(plane: Any, rows: Rows, cards: dict[int, Device]) -> None:
     names, stats = ({one.key: _text(one.value.name) for one in told} for told in (plane.event_metadata, plane.stat_metadata))
-    gpu = _GPU.search(_text(plane.name))
+    name = _text(plane.name)
+    gpu, is_sum = _GPU.search(name), "stream:all" in name
     if gpu:
         facts = _values(plane.stats, stats)
         number, capability = int(gpu[1]), (whole(facts.get("compute_cap_major")), whole(facts.get("compute_cap_minor")))
@@ -71,8 +73,8 @@ def _read_plane(plane: Any, rows: Rows, cards: dict[int, Device]) -> None:
         )
     for line in plane.lines:
         called = _text(line.display_name or line.name)
-        stream = _STREAM.search(called)
-        if gpu and not stream:
+        stream = _STREAM.match(called)
+        if is_sum or _SUMS.match(called) or (gpu and not stream):
             rows.left_out["that sum up what devices did"] += len(line.events)
             continue
         for event in line.events:

@@ -293,8 +293,11 @@ def _message(*fields):
     return found
 
 
-def xplane():
-    """Return an XPlane file: a kernel and a copy on two streams of card 1, their calls, and a line that sums up."""
+def xplane(*, of_tensorflow=False):
+    """Return an XPlane file: a kernel and a copy on two streams of card 1, their calls, and a line that sums up.
+
+    TensorFlow has more of those, also for each stream, on the host, and a plane of all streams.
+    """
     names = {1: "gemm", 2: "MemcpyH2D", 3: "cuLaunchKernel", 4: "fusion"}
     stats = {1: "correlation_id", 2: "kernel_details", 3: "memcpy_details", 4: "core_count"}
     named = [(4, _message((1, key), (2, _message((1, key), (2, name))))) for key, name in names.items()]
@@ -308,10 +311,21 @@ def xplane():
     lines = [(3, _message((1, 17), (2, "Stream #17(Kernel)"), (3, 1000), kernel))]
     lines += [(3, _message((1, 18), (2, "Stream #18(MemcpyH2D)"), (3, 1000), copied))]
     lines += [(3, _message((1, 2), (2, "XLA Ops"), (3, 1000), event(4, 0, 9_000_000)))]
-    card = _message((2, "/device:GPU:1"), *lines, *named, (6, _message((1, 4), (3, 132))))
     call = event(3, 500_000, 100_000, ((1, 1), (3, 7)))
-    host = _message((2, "/host:CPU"), (3, _message((1, 5), (2, "python"), (3, 1000), call)), *named)
-    return _message((1, card), (1, host))
+    of_host, planes = [(3, _message((1, 5), (2, "python"), (3, 1000), call))], []
+    if of_tensorflow:
+        sums = ("TensorFlow Ops", "TensorFlow Name Scope", "Framework Ops", "Source code", "XLA Ops - from Stream #17(Kernel)")
+        lines += [(3, _message((1, 20 + at), (2, name), (3, 1000), kernel)) for at, name in enumerate(sums)]
+        of_host += [
+            (3, _message((1, 30 + at), (2, name), (3, 1000), kernel)) for at, name in enumerate((*sums[:2], "Launch Stats"))
+        ]
+        planes = [
+            _message(
+                (2, "/device:GPU:1/stream:all"), (3, _message((1, 17), (2, "Stream #17(Kernel)"), (3, 1000), kernel)), *named
+            )
+        ]
+    card = _message((2, "/device:GPU:1"), *lines, *named, (6, _message((1, 4), (3, 132))))
+    return _message((1, card), (1, _message((2, "/host:CPU"), *of_host, *named)), *((1, plane) for plane in planes))
 
 
 def perfetto_of_amd():

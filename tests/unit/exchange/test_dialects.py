@@ -207,6 +207,13 @@ def test_an_xplane_file_has_streams_grids_calls_and_the_card(tmp_path):
     assert "1 that sum up what devices did" in trace.metadata.imported
 
 
+def test_lines_of_tensorflow_that_sum_up_are_not_read_as_work_again(tmp_path):
+    (tmp_path / "run.xplane.pb").write_bytes(files.xplane(of_tensorflow=True))
+    trace = gsl.load_trace(tmp_path / "run.xplane.pb")
+    assert told(trace) == told(gsl.load_trace(MADE["xplane"](tmp_path)))
+    assert "10 that sum up what devices did" in trace.metadata.imported
+
+
 def test_tables_of_csv_are_read_with_rows_in_any_order(tmp_path):
     trace = gsl.load_trace(MADE["nsys csv"](tmp_path))
     assert told(trace) == [

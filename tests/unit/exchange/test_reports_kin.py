@@ -375,3 +375,51 @@ def test_launches_that_failed_are_told_as_that_and_not_as_lost_kernels(tmp_path)
     assert "1 call failed" in str(found)
     assert "cudaLaunchCooperativeKernel (error 701)" in str(found)
     assert "cudaDeviceSynchronize" in made.names  # as an error of other calls may be an answer
+
+
+# What happens in each turn of a loop
+
+
+@pytest.mark.parametrize(("name", "turns"), [("aten::nonzero", 20), ("aten::item", 8), ("aten::masked_select", 8)])
+def test_a_value_that_the_host_reads_in_each_turn_is_told_with_its_operation(tmp_path, name, turns):
+    # GIVEN a loop of one stream: kernels, then the host waits in an operation for a value of 8 bytes, and launches on
+    events, at, free, number = [], 100, 100, 1
+
+    def launch(lasts, what, **more):
+        nonlocal at, free, number
+        start = max(at + 10, free)
+        events.extend(launched(start, lasts, at, stream=7, correlation=number, name=what, **more))
+        at, free, number = at + 8, start + lasts + 1, number + 1
+
+    for _ in range(turns):
+        for place in range(12):
+            launch(40, f"layer_{place}")
+        begin = at
+        launch(2, "Memcpy DtoH (Device -> Pageable)", cat="gpu_memcpy", by="cudaMemcpyAsync", bytes=8)
+        events.append(call(at, free + 5 - at, "cudaStreamSynchronize", correlation=number))
+        at, number = free + 8, number + 1
+        events.append(span(begin, at - begin, name))
+        at += 250
+    # WHEN it is asked why
+    found = of(tmp_path, events).explain()
+    # THEN the wait is told with its operation, what to do, and what it costs at most, of which nothing is promised
+    first = found.findings[0]
+    assert (first.code, first.operation, first.piece_count) == (Cause.HOST_SYNC_STREAM, name, turns - 1)
+    assert first.saves_ns == 0
+    assert 0.8 * (turns - 1) * 250_000 < first.bound_ns < 1.2 * turns * 260_000
+    assert "keep that on the card" in first.fix
+
+
+@pytest.mark.parametrize("frees", [2, 5])
+@pytest.mark.parametrize("name", ["cudaFree", "hipFree"])
+def test_all_frees_in_front_of_a_launch_are_billed(tmp_path, frees, name):
+    # GIVEN a loop in which one kernel of 30 us is followed by several calls that free memory, of 100 us each
+    events, at = [], 100
+    for turn in range(10):
+        events += launched(at + 10, 30, at, stream=7, correlation=100 * turn + 1)
+        events += [call(at + 8 + 102 * place, 100, name, correlation=100 * turn + 2 + place) for place in range(frees)]
+        at += 102 * frees + 10
+    # WHEN it is asked why THEN what all of them cost would be saved, not only what the longest does
+    first = of(tmp_path, events).explain().findings[0]
+    assert first.code is Cause.ALLOC_SYNC
+    assert first.saves_ns == pytest.approx(9 * (102 * frees + 10 - 30) * 1_000, rel=0.05)

@@ -11,8 +11,8 @@ import gpustreamlab as gsl
 from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.typing import Cause
 from gpustreamlab.workloads import spin
-from tests.helpers.kineto import BASE_NS, call, kineto, launched
-from tests.helpers.nsys_files import NsysFile
+from tests.helpers.kineto import BASE_NS, call, kineto, launched, work
+from tests.helpers.nsys_files import OTHER_PID, PID, NsysFile
 
 US = 1_000
 
@@ -256,3 +256,76 @@ def test_a_copy_that_no_longer_blocks_is_waited_for_where_another_stream_uses_it
     first = next(one for one in found.findings if one.code is Cause.PAGEABLE_COPY)
     assert "pinned" in first.fix
     assert ("must wait for it: lab.stream('stream 14').wait('stream 13')." in first.fix) is is_told
+
+
+# Records that cannot be true
+
+
+def doubts(trace):
+    return {one.check: one.record_count for one in trace.quality().doubts}
+
+
+def kernels(count=20, *, each=1, times=1.0, events=()):
+    """Return launches and kernels, each of them so many times in the file, with times so many times as long."""
+    made = [event for n in range(count) for event in launched(100 * n + 10, 40, 100 * n, stream=7, correlation=n + 1)]
+    made = [*made, *events]
+    return [one | {"ts": one["ts"] * times, "dur": one["dur"] * times} for one in made for _ in range(each)]
+
+
+@pytest.mark.parametrize("each", [2, 3])
+def test_records_that_are_there_twice_are_told_before_any_figure(tmp_path, each):
+    trace = gsl.load_trace(saved(tmp_path, kernels(each=each)))
+    assert doubts(trace)["doubled"] == 20 * (each - 1)
+    assert all("are there twice" in text for text in heading(trace))
+    assert "doubled" not in doubts(gsl.load_trace(saved(tmp_path, kernels())))
+
+
+def test_nodes_of_a_graph_that_run_in_pairs_are_no_records_that_are_there_twice(tmp_path):
+    pairs = [
+        one for n in range(10) for one in launched(100 * n + 10, 40, 100 * n, stream=7, correlation=n + 1, by="cudaGraphLaunch")
+    ]
+    pairs += [one for one in pairs if one["cat"] == "kernel"]
+    assert not gsl.load_trace(saved(tmp_path, pairs)).quality()["doubled"]
+
+
+def test_times_in_milliseconds_where_microseconds_are_meant_are_told(tmp_path):
+    # GIVEN a file with times a thousand times too short: of launches and kernels, of long kernels alone, or of copies
+    copies = [
+        work(100 * n, 90, "Memcpy HtoD (Pinned -> Device)", stream=9, correlation=900 + n, cat="gpu_memcpy", bytes=2 << 20)
+        for n in range(3)
+    ]
+    for events, is_told in ((kernels(times=0.001), True), (kernels(), False), (copies, False)):
+        assert ("unit" in doubts(gsl.load_trace(saved(tmp_path, events)))) is is_told
+    fast = [one | {"dur": one["dur"] / 1_000} for one in copies]
+    trace = gsl.load_trace(saved(tmp_path, fast))
+    assert "23 TB/s" in trace.quality().grave
+    assert "another unit" in heading(trace)[0]
+
+
+def test_a_kernel_of_many_days_is_told(tmp_path):
+    trace = gsl.load_trace(saved(tmp_path, kernels(events=[work(3_000, 115 * 86_400 * 1e6, stream=7, correlation=99)])))
+    assert trace.quality()["no time"] == 1
+    assert "115 days" in heading(trace)[0]
+    made = begun()
+    made.launch(0, 100, 3 * 86_400 * 10**9)
+    assert "3 days" in gsl.load_trace(made.write(tmp_path / "run.sqlite")).quality().grave
+
+
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one card", "two cards"])
+@pytest.mark.parametrize("is_job", [True, False], ids=["one job", "strangers"])
+def test_processes_that_share_no_collective_are_no_stragglers_of_each_other(tmp_path, is_shared, is_job):
+    # GIVEN two processes in one report that run kernels of the same names, with or without a collective of both
+    made = begun()
+    if not is_shared:
+        made.gpu(1)
+    for pid in (PID, OTHER_PID):
+        card = 0 if is_shared or pid == PID else 1
+        for n in range(10):
+            where = {"correlation": n + 1, "pid": pid, "device": card}
+            made.launch(1_000 * n, 1_000 * n + 20, 1_000 * n + 500 + (pid - PID) * 200, **where)
+        if is_job:
+            made.launch(20_000, 20_020, 20_500, "ncclDevKernel_AllReduce", correlation=99, pid=pid, device=card)
+    found = gsl.load_trace(made.write(tmp_path / "run.sqlite")).stragglers()
+    # THEN they are compared only where they work together
+    assert (len(found.groups), bool(found)) == (2, is_job)
+    assert any("share no collective" in one for one in found.remarks) is not is_job
