@@ -166,12 +166,14 @@ class Trace(model.Trace, StandsElsewhere):
         ----------
         path
             Where. ``.parquet``, or no suffix, keeps everything exactly.
-            ``.json`` and ``.json.gz`` are for Perfetto and other viewers of Chrome's format; ``.csv`` is a table.
+            ``.pftrace`` is for Perfetto, ``.json`` (Chrome's) for other viewers, both with ``.gz`` too; ``.csv`` is a table.
 
         Raises
         ------
         OptionError
             If the suffix is another one.
+        MissingExtraError
+            If a package that the format needs is not installed: Perfetto's own for ``.pftrace``.
         TraceFileError
             If the file cannot be written; a file that was there before is then left as it was.
 

@@ -165,7 +165,7 @@ def _extras(trace: Trace) -> Iterator[Iterator[str]]:
         if name == "detail":
             yield map(details.__getitem__, values.tolist())
         else:
-            yield map(f",{json.dumps(name)}:".__add__, map(_number, values.tolist()))
+            yield (f",{json.dumps(name)}:{_number(value)}" for value in values.tolist())
 
 
 def _flows(trace: Trace, plan: Plan, places: Sequence[str]) -> dict[int, list[str]]:

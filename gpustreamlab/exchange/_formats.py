@@ -55,6 +55,8 @@ READABLE = (
 
 WRITERS: Mapping[str, str] = {
     ".parquet": "gpustreamlab.exchange._formats:write_parquet_file",
+    ".pftrace": "gpustreamlab.exchange._pftrace_write:write_pftrace",
+    ".pftrace.gz": "gpustreamlab.exchange._pftrace_write:write_pftrace",
     ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
     ".json.gz": "gpustreamlab.exchange._chrome_write:write_chrome",
     ".csv": "gpustreamlab.exchange._formats:write_csv",

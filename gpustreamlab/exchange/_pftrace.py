@@ -1,4 +1,4 @@
-"""Read Perfetto's traces, as far as they hold what a trace does.
+"""Read Perfetto's traces: our own ones back exactly, and those of others as far as they hold what a trace does.
 
 Packets are told one after the other: strings are interned, tracks described and clocks compared before they are used.
 """
@@ -18,13 +18,16 @@ from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line
 from gpustreamlab.errors import MissingExtraError, TraceFileError
-from gpustreamlab.exchange._formats import frames, unpacked
+from gpustreamlab.exchange._formats import frames, unpacked, varint_size
 from gpustreamlab.exchange._frame import Frame, match_begins, not_read, own_name
 from gpustreamlab.exchange._pftrace_events import AGENT, BEGIN, COMPLETE, END, INSTANT, WORK, Events, Track, TrackKey
-from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace
+from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace, parquet_trace
 from gpustreamlab.recorder import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
+OWN_HEAD = bytes.fromhex("50016801f2940e")
+"""How a packet of ours begins: sequence 1, cleared, and field 29,022, which Perfetto has not and skips: a Parquet file."""
+VARINT_BYTES = 5
 MOST_LISTED = 6  # How many kinds of packets that are not read are named
 _STEP_BYTES = 1 << 20  # After so many bytes progress is shown
 
@@ -32,6 +35,10 @@ _STEP_BYTES = 1 << 20  # After so many bytes progress is shown
 def read_pftrace(path: str | PathLike[str]) -> Trace:
     """Read a trace of Perfetto's, packed by gzip or not."""
     packets = Packets(path)
+    own = packets.own()
+    if own is not None:
+        del packets
+        return parquet_trace(own, f"{str(path)!r}, which gpustreamlab wrote,")
     events = Events(packets.left_out)
     for data, packet in packets:
         events.read(data, packet)
@@ -231,8 +238,8 @@ def load_messages() -> Any:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2
     except ImportError as error:
         raise MissingExtraError(
-            "Perfetto's files are read by its package perfetto, which is not installed. Install it with: "
-            f"{install_line('perfetto')}"
+            "Perfetto's files are read and written by its package perfetto, which is not installed. "
+            f"Install it with: {install_line('perfetto')} - or save as .json.gz, which Perfetto opens, too."
         ) from error
     return perfetto_trace_pb2
 
@@ -247,6 +254,14 @@ class Packets:
         self.cut = ""  # What tells that not all of it is there
         self._most_bytes = room_bytes()
         self._content = self._read(Path(path))
+
+    def own(self) -> bytes | None:
+        """Return the trace that a file of ours holds; None for files of others, and for several of ours in one."""
+        if self._content.count(OWN_HEAD) != 1:
+            return None
+        begin = self._content.index(OWN_HEAD) + len(OWN_HEAD)
+        data = begin + VARINT_BYTES
+        return self._content[data : data + varint_size(self._content[begin:data])]
 
     def __iter__(self) -> Iterator[tuple[str | None, Any]]:
         """Yield what each packet holds, and its message; those that are packed are unpacked."""

@@ -205,7 +205,7 @@ def test_help_tells_files_and_formats(capsys, command):
     assert caught.value.code == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "auto (by its first bytes), parquet, spool, record, html, kineto, chrome, nsys, perfetto" in out
-    assert ("No port is opened" if command == "view" else ".parquet, .json") in out
+    assert ("No port is opened" if command == "view" else ".pftrace, .pftrace.gz, .json") in out
 
 
 def test_a_reader_that_has_seen_enough_ends_view_silently(here, saved):

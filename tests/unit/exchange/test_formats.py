@@ -132,7 +132,7 @@ def test_a_suffix_chooses_what_is_written(trace, tmp_path):
     trace.save(tmp_path / "run")
     assert find_format(tmp_path / "run") == "parquet"
     for name in ("run.xlsx", "run.html", "run.gz", "run.parquet.gz", "run.v2"):
-        with pytest.raises(OptionError, match=rf"cannot be saved as '{name}': choose from '.parquet', '.json', .*'.csv'"):
+        with pytest.raises(OptionError, match=rf"cannot be saved as '{name}': choose from '.parquet', '.pftrace', .*'.csv'"):
             trace.save(tmp_path / name)
 
 
@@ -160,7 +160,7 @@ def test_what_was_saved_is_told_by_its_first_bytes_and_comes_back_exactly(tmp_pa
         assert_same_trace(gsl.load_trace(tmp_path / "nothing said"), trace)
 
 
-@pytest.mark.parametrize("suffix", [".JSON", ".Json.GZ", ".PARQUET"])
+@pytest.mark.parametrize("suffix", [".PFTRACE", ".Pftrace.GZ", ".JSON.gz", ".PARQUET"])
 def test_a_suffix_in_capitals_is_the_same_suffix(tmp_path, suffix):
     pipeline_trace().save(tmp_path / f"RUN{suffix}")
     assert ((tmp_path / f"RUN{suffix}").read_bytes()[:2] == b"\x1f\x8b") == suffix.lower().endswith(".gz")

@@ -16,6 +16,7 @@ from gpustreamlab.errors import MissingExtraError, TraceFileError
 from gpustreamlab.exchange import find_format
 from gpustreamlab.exchange._formats import is_pftrace
 from gpustreamlab.typing import LaneKind
+from tests.unit.exchange.test_pftrace import assert_all_same, random_trace
 
 read_pftrace = partial(gsl.load_trace, format="perfetto")
 
@@ -271,6 +272,18 @@ def test_too_large_a_file_is_refused(file, tmp_path, monkeypatch):
         file.read(tmp_path)
 
 
+def test_a_file_of_ours_comes_back_where_it_was_cut_and_says_so_where_its_own_data_is_damaged(tmp_path):
+    path, trace = tmp_path / "run.pftrace", random_trace(0)
+    trace.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-9])
+    assert_all_same(read_pftrace(path), trace)
+    place = content.index(b"PAR1") + 50
+    path.write_bytes(content[:place] + bytes(9) + content[place + 9 :])
+    with pytest.raises(TraceFileError, match="which gpustreamlab wrote, cannot be read as a trace"):
+        read_pftrace(path)
+
+
 def a_file_of_others():
     file = File()
     packet = file.packet(sequence_flags=1)
@@ -289,9 +302,31 @@ def a_file_of_others():
     return file.trace.SerializeToString()
 
 
-def test_without_perfetto_s_package_it_is_said_what_to_install(file, tmp_path, monkeypatch):
+def test_what_we_wrote_is_read_as_a_file_of_others_without_our_own_part(tmp_path):
+    path = tmp_path / "run.pftrace"
+    trace = random_trace(1, 50, epoch_ns=0)
+    trace.save(path)
+    assert_all_same(read_pftrace(path), trace)
+    whole = pb.Trace.FromString(path.read_bytes())
+    for packet in whole.packet:
+        packet.DiscardUnknownFields()
+    path.write_bytes(whole.SerializeToString())
+    other = read_pftrace(path)
+    kept = sorted(zip(trace.start_ns.tolist(), trace.end_ns.tolist(), strict=True))
+    shift_ns = int(other.start_ns.min()) - int(trace.start_ns.min())
+    markers = [(moment.time_ns, moment.time_ns) for moment in trace.markers]
+    assert sorted(zip((other.start_ns - shift_ns).tolist(), (other.end_ns - shift_ns).tolist(), strict=True)) == sorted(
+        kept + markers
+    )
+
+
+def test_without_perfetto_s_package_our_own_files_are_read_and_others_say_what_to_install(file, tmp_path, monkeypatch):
+    path, trace = tmp_path / "run.pftrace", random_trace(0, 20)
+    trace.save(path)
     file.event(INSTANT, 5, 1, "a")
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace", None)
-    with pytest.raises(MissingExtraError, match=r"pip install .*\[perfetto\]"):
-        file.read(tmp_path)
+    assert_all_same(read_pftrace(path), trace)
+    for work in (lambda: file.read(tmp_path), lambda: trace.save(path)):
+        with pytest.raises(MissingExtraError, match=r"pip install .*\[perfetto\]"):
+            work()
     assert find_format(tmp_path / "others.pftrace") == "perfetto"

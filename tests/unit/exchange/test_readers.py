@@ -20,9 +20,9 @@ from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.kineto import two_streams as kineto_file
 from tests.helpers.long_runs import count
 from tests.helpers.nsys_files import two_streams as nsys_file
-from tests.helpers.random_traces import random_trace
 from tests.helpers.traces import make_trace, nested_trace
 from tests.unit.exchange.test_chrome import all_phases, jax_file
+from tests.unit.exchange.test_pftrace import random_trace
 from tests.unit.exchange.test_pftrace_others import a_file_of_others
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
@@ -57,10 +57,11 @@ OTHERS = {
 }
 FILES = OTHERS | {
     "our .json": saved(".json", kernel_trace(1)),
+    "our .pftrace": saved(".pftrace"),
     "our .parquet": saved(".parquet", kernel_trace(1)),
     "our page": page,
 }
-FORMAT_OF = {"xla": "chrome", "our .json": "chrome", "our page": "html"}
+FORMAT_OF = {"xla": "chrome", "our .json": "chrome", "our .pftrace": "perfetto", "our page": "html"}
 TOKENS = [
     b"-1",
     b"1e999",
@@ -228,6 +229,7 @@ def test_a_writer_refuses_other_names_and_missing_folders_and_leaves_the_old_fil
 
     monkeypatch.setattr(_formats, "trace_to_table", interrupt)
     monkeypatch.setattr(_chrome_write, "parquet_bytes", interrupt)
+    monkeypatch.setattr("gpustreamlab.exchange._pftrace_write.parquet_bytes", interrupt)
     monkeypatch.setattr("gpustreamlab.model._file.trace_to_table", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write(kernel_trace(1), path)

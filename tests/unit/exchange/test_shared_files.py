@@ -23,9 +23,9 @@ from gpustreamlab.exchange._chrome_events import Event, Top
 from gpustreamlab.exchange._json_events import EventFile
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.typing import Cause, SpanKind
-from tests.helpers.random_traces import assert_all_same
 from tests.helpers.trace_processor import PROBLEMS, TraceProcessor
 from tests.unit.exchange.test_chrome import edges_of, spans_of
+from tests.unit.exchange.test_pftrace import assert_all_same
 from tests.unit.model.equality import assert_same_trace
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -278,7 +278,7 @@ if FOLDER.is_dir():  # nothing is skipped where it is not
 
     @pytest.mark.parametrize("name", KINETO)
     def test_perfetto_reads_of_ours_what_it_reads_of_the_original_and_what_it_drops_there(engine, tmp_path, name):
-        source, path = FOLDER / "kineto" / f"{name}.json.gz", tmp_path / "run.json"
+        source, path = FOLDER / "kineto" / f"{name}.json.gz", tmp_path / "run.pftrace"
         trace = gsl.load_trace(source)
         trace.save(path)
         assert_all_same(gsl.load_trace(path), trace)
