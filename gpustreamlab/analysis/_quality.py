@@ -247,7 +247,9 @@ def _outside_graphs(trace: Trace, rows: Int64Array) -> Int64Array:
     """Return the work of some rows that is no node of a graph by its detail."""
     if "detail" not in trace.extra:
         return rows
-    return rows[~np.array([*(one.graph > 0 for one in trace.details), False], bool)[trace.extra["detail"][rows]]]
+    is_node = np.array([*(one.graph > 0 for one in trace.details), False], bool)
+    outside: Int64Array = rows[~is_node[trace.extra["detail"][rows]]]
+    return outside
 
 
 def _too_fast(trace: Trace, rows: Int64Array) -> str:
