@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Any
@@ -132,7 +133,7 @@ class Facts:
             seen = [value for one, value in self.values() if one == variable]
             if all(isinstance(value, Stream) and value.name == name for value in seen):
                 return variable
-        return None if self.session_name is None else f"{self.session_name}.stream({name!r})"
+        return None if self.session_name is None else f"{self.session_name}.stream({json.dumps(name)})"
 
     @cached_property
     def _lasting(self) -> list[str]:

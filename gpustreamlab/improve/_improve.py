@@ -279,7 +279,7 @@ class _Search:
             self._step(f"{format_ns(self._outcome.wall_ns)} now")
             tried = self._try_all(self._now, self._outcome)
             best = self._best(tried)
-            if best is None and not any(self._keep(pair) for pair in self._pairs(tried)):
+            if best is None and (self._kept or not any(self._keep(pair) for pair in self._pairs(tried))):
                 break
             if best is not None and not self._keep([best]):
                 self._leave(best, "its gain is within the noise")

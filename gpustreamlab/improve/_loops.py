@@ -339,7 +339,7 @@ def _with_roles(facts: Facts, loop: int, inside: Sequence[int], moving: dict[int
             around = parsed(f"with {lab}.on({names[moving[unit]]}):\n    pass")
             around[0].body = [one]  # type: ignore[attr-defined]
             editor.replace(unit, around)
-    made = [f"{name} = {lab}.stream({role!r})" for role, name in names.items()]
+    made = [f'{name} = {lab}.stream("{role}")' for role, name in names.items()]
     _before_all(editor, loop, made)
     editor.insert(loop, parsed("\n".join(f"{name}.wait({home})" for name in names.values())))
     editor.insert(loop, parsed("\n".join(f"{home}.wait({name})" for name in names.values())), behind=True)

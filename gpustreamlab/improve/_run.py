@@ -19,7 +19,7 @@ from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.improve._draft import Draft
-from gpustreamlab.model import Trace
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CallLog, instrumented, is_user_function
 from gpustreamlab.programs._check import _near, _on_host, _same, kept_random_state
 from gpustreamlab.programs._source import names_of_code
@@ -126,9 +126,12 @@ class Runner:
                     call()
                 except Exception as raised:  # noqa: BLE001 - the user's, compared with those of other runs
                     error = raised
+                called_ns = now()
                 session.synchronize()
-                wall_ns = now() - began_ns
                 hazards, trace, values = session.memory.hazards(), session.trace, named()
+                is_work = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
+                ended_ns = max(lab._backend.host_to_clock_ns(called_ns), int(trace.end_ns[is_work].max(initial=0)))
+                wall_ns = ended_ns - lab._backend.host_to_clock_ns(began_ns)
                 held = {id(one): one for value in values.values() for one in find_arrays(value)}
                 data = _data_of(values)
                 return Outcome(
@@ -150,7 +153,7 @@ class Runner:
         """Return what is to be measured, prepared; and what gives the variables that it leaves behind."""
         names = self._copies(session, draft)
         arguments = [names.pop(f"argument {place}") for place in range(len(self._arguments))]
-        inputs = {name for name in names if name in draft.names}
+        inputs = names.keys() & draft.names
         scope = names if look is None else look.scope(names)
         if draft.definition is None:
             code = draft.compiled(draft.body if look is None else look.told(draft.body), FILENAME)
@@ -218,7 +221,20 @@ class Runner:
 
 
 def _data_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _on_host(value) for name, value in values.items() if not is_of_session(value)}
+    """Return what variables hold, on the host; items of containers by themselves."""
+    return {
+        name: one
+        for variable, value in values.items()
+        if not is_of_session(value)
+        for name, one in _leaves(variable, _on_host(value))
+    }
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    yield (name, value) if not items else (f"len({name})", len(value))
+    for key, one in items:
+        yield from _leaves(f"{name}[{key!r}]", one)
 
 
 def _most_used(trace: Trace) -> int:
@@ -248,7 +264,8 @@ def refused(why: str) -> ProgramError:
 
 def names_in(draft: Draft, known: Mapping[str, Any]) -> set[str]:
     """Return the variables that a program uses, those that its functions look up too."""
-    found, left = set(draft.names), [known[name] for name in draft.names if name in known]
+    found = set(draft.names)
+    left = [known[name] for name in found if name in known]
     for _ in range(MOST_DEPTH):
         inner = {
             name

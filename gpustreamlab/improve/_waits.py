@@ -214,7 +214,7 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
     """Let copies to the host go on while the host does; it waits for them once, at the end."""
     found = [place for place in facts.waiting if place in facts.executed and _blocking_get(facts, place) is not None]
     editor = Editor(facts)
-    changed, streams, names = [], dict[tuple[int | None, str], int](), list[str]()
+    streams, into = dict[tuple[int | None, str], int](), ""
     for place in sorted(found):
         unit = facts.unit_of(place)
         stream = facts.stream_text(unit)
@@ -223,19 +223,19 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
         call = _blocking_get(facts, place, editor)
         assert call is not None  # noqa: S101 - for the type checker
         if not any(one.arg == "out" for one in call.keywords):
-            made = _with_memory(facts, editor, place, call)
-            if not made:
+            if not _with_memory(facts, editor, place, call):
                 continue
-            names += made
+            into = " into page-locked memory"
         call.keywords = [one for one in call.keywords if one.arg != "blocking"] + [
             ast.keyword("blocking", ast.Constant(value=False))
         ]
+        value = call.func.value if isinstance(call.func, ast.Attribute) else call
+        if isinstance(value, ast.Name):  # which may be bound to another array while the copy goes on
+            editor.insert(place, parsed(f"{stream}.hold({value.id})"), behind=True)
         streams.setdefault((facts.loop_of(place), stream), place)
-        changed.append(place)
     for (_, stream), place in streams.items():
         editor.at_end(place, parsed(f"{stream}.synchronize()"))
-    if changed:
-        into = " into page-locked memory" if names else ""
+    if streams:
         yield Variant(f"copies to the host{into} do not block, the host waits for them once", editor.tidy(), _no_blocking)
 
 
@@ -269,11 +269,11 @@ def _can_go_on(facts: Facts, place: int) -> bool:
     return not facts.needs_wait(place) and not facts.is_touched(region, memory)
 
 
-def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> list[str]:
-    """Give a copy page-locked memory of its own; return the name of the list that keeps it."""
+def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> bool:
+    """Give a copy page-locked memory of its own, which a list keeps; tell whether that can be written."""
     loop = facts.loop_of(place)
     if facts.session_name is None or loop is None or not isinstance(call.func, ast.Attribute):
-        return []
+        return False
     one = editor.at(place)
     value = ast.unparse(call.func.value)
     new = f"{facts.session_name}.memory.pinned_empty({value}.shape, {value}.dtype)"
@@ -286,7 +286,7 @@ def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> li
             editor.insert(loop, parsed(f"{name} = []"))
             editor.insert(place, parsed(f"{name}.append({new})"))
     call.keywords.append(ast.keyword("out", ast.parse(f"{name}[-1]", mode="eval").body))
-    return [name]
+    return True
 
 
 # Values that the host reads
