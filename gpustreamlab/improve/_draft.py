@@ -86,18 +86,18 @@ class Draft:
             yield from _indented(ours[0].splitlines(), depth)
             return
         if not any(getattr(one, name, None) for name in BODIES) or isinstance(one, (ast.Try, ast.Match, ast.ClassDef)):
-            yield from _indented(self._quoted(ast.unparse(one)).splitlines(), depth)
+            yield from _indented(self.quoted(ast.unparse(one)).splitlines(), depth)
             return
         if known is not None and known[4] == _head(one) and known[2] > known[0]:
             yield from _indented(self._lines[known[0] : known[2]], depth)
         else:
-            yield from _indented(self._quoted(_head(one)).splitlines(), depth)
+            yield from _indented(self.quoted(_head(one)).splitlines(), depth)
         yield from self._texts(one.body, depth + 1)  # type: ignore[attr-defined]
         if getattr(one, "orelse", None):
             yield from _indented(["else:"], depth)
             yield from self._texts(one.orelse, depth + 1)  # type: ignore[attr-defined]
 
-    def _quoted(self, text: str) -> str:
+    def quoted(self, text: str) -> str:
         """Return text of Python's own with the quotes of the source, where that is simple."""
         is_double = any('"' in line for line in self._lines) and '"' not in text
         return re.sub(r"'([^'\\\n]*)'", r'"\1"', text) if is_double else text

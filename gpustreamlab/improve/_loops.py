@@ -37,7 +37,7 @@ def pinned_sources(facts: Facts) -> Iterator[Variant]:
         values = [value for one, value in facts.values() if one == name]
         editor = Editor(facts)
         body = editor.draft.prepare or []
-        bound = [number for number, one in enumerate(body) if isinstance(one, ast.Assign) and _binds(one, name)]
+        bound = [number for number, one in enumerate(body) if isinstance(one, ast.Assign) and name in names_bound(one)]
         if not bound or not all(isinstance(value, np.ndarray) for value in values):
             continue
         new = editor.draft.new_name("pinned" if name != "pinned" else "page_locked")
@@ -48,109 +48,70 @@ def pinned_sources(facts: Facts) -> Iterator[Variant]:
         yield Variant(f"{name} is page-locked", editor.tidy(), changes.pinned)
 
 
-def _binds(one: ast.Assign, name: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == name for target in one.targets for part in ast.walk(target))
-
-
 # Phases
 
 
 class _Phase(NamedTuple):
     """A loop over all items that does one thing with each."""
 
-    target: ast.expr
+    item: str
     items: ast.expr
-    around: ast.With | None  # the block that it stands in
-    body: list[ast.stmt]
-    before: list[ast.stmt]  # what has to stand in front of all
+    body: list[ast.stmt]  # In the block that stands around it
+    before: list[ast.stmt]  # What has to stand in front of all
+    behind: list[ast.stmt]  # Waits behind it
 
 
-def in_batches(facts: Facts) -> Iterator[Variant]:
-    """Do all that is done with an item before the next one, instead of one thing with all of them and then the next."""
-    yield from _batches_of_one(facts)
-    yield from _joined_phases(facts)
-
-
-def _joined_phases(facts: Facts) -> Iterator[Variant]:
-    """Join loops over the same items that stand in a row."""
-    editor = Editor(facts)
-    joined = []
-    for body in _bodies(editor.draft.body):
-        place = 0
-        while place < len(body):
+def joined_phases(facts: Facts) -> Iterator[Variant]:
+    """Join loops over the same items that stand in a row: all is done with an item before the next one."""
+    editor, joined = Editor(facts), list[str]()
+    for body in {id(body): body for body, _ in editor.draft.statements()}.values():
+        for place in range(len(body)):
             found, end = _phases_from(body, place)
             if len(found) > 1:
                 body[place:end] = _as_one_loop(found)
-                joined.append(ast.unparse(found[0][0].items))  # type: ignore[union-attr]
-            place += 1
+                joined.append(ast.unparse(found[0].items))
     if joined:
-        predict = _first_of(changes.in_turn, changes.fine_waits)
-        yield Variant(f"loops over {joined[0]} are one: each item is worked on as soon as it is there", editor.tidy(), predict)
+        title = f"loops over {joined[0]} are one: each item is worked on as soon as it is there"
+        yield Variant(title, editor.tidy(), _turns_and_waits)
 
 
-def _bodies(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
-    yield body
-    for one in [*body]:
-        for name in ("body", "orelse"):
-            inner = getattr(one, name, None)
-            if isinstance(inner, list) and not isinstance(one, (ast.FunctionDef, ast.ClassDef)):
-                yield from _bodies(inner)
-
-
-def _phases_from(body: list[ast.stmt], place: int) -> tuple[list[tuple[_Phase | None, list[ast.stmt]]], int]:
+def _phases_from(body: list[ast.stmt], place: int) -> tuple[list[_Phase], int]:
     """Return loops over the same items from a place on, each with the waits behind it; and where the last of them ends."""
-    found: list[tuple[_Phase | None, list[ast.stmt]]] = []
-    first = _phase_of(body[place])
-    end, glue, before = place + 1, list[ast.stmt](), list[ast.stmt]()
-    if first is None:
-        return [], end
-    found.append((first, []))
-    for number in range(place + 1, len(body)):
+    first = _phase_of(body[place]) if place < len(body) else None
+    found, end, waits, before = [first] if first is not None else [], place + 1, list[ast.stmt](), list[ast.stmt]()
+    for number in range(place + 1, len(body) if found else 0):
         one = body[number]
-        phase = _phase_of(one)
-        if phase is not None and ast.dump(phase.items) == ast.dump(first.items):
-            found[-1] = found[-1][0], glue
-            found.append((phase._replace(before=[*before, *phase.before]), []))
-            end, glue, before = number + 1, [], []
-        elif _is_wait(one):
-            glue = [*glue, one]
-        elif _is_empty_list(one):
+        phase, call = _phase_of(one), call_of(one)
+        if phase is not None and ast.dump(phase.items) == ast.dump(found[0].items):
+            found[-1] = found[-1]._replace(behind=waits)
+            found.append(phase._replace(before=[*before, *phase.before]))
+            end, waits, before = number + 1, [], []
+        elif call is not None and isinstance(call.func, ast.Attribute) and call.func.attr == "wait":
+            waits = [*waits, one]
+        elif isinstance(one, ast.Assign) and ast.unparse(one.value) == "[]":
             before = [*before, one]
         else:
             break
     return found, end
 
 
-def _is_wait(one: ast.stmt) -> bool:
-    call = call_of(one)
-    return call is not None and isinstance(call.func, ast.Attribute) and call.func.attr == "wait"
-
-
-def _is_empty_list(one: ast.stmt) -> bool:
-    return isinstance(one, ast.Assign) and ast.unparse(one.value) == "[]"
-
-
 def _phase_of(one: ast.stmt) -> _Phase | None:
-    around = None
-    if isinstance(one, ast.With) and selection(one) is not None and len(one.body) == 1:
-        around, one = one, one.body[0]
-    match one:
-        case ast.For(target=ast.Name() as target, iter=items, body=body, orelse=[]) if _is_simple(items):
-            if not any(isinstance(part, (ast.Break, ast.Continue, ast.Return)) for inner in body for part in ast.walk(inner)):
-                return _Phase(target, items, around, body, [])
-        case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=ast.ListComp() as made):
-            return _phase_of_list(name, made, around, [])
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.ListComp() as made):
-            return _phase_of_list(name, made, around, parsed(f"{name} = []"))
-    return None
-
-
-def _phase_of_list(name: str, made: ast.ListComp, around: ast.With | None, before: list[ast.stmt]) -> _Phase | None:
-    one = made.generators[0]
-    if len(made.generators) > 1 or one.ifs or not isinstance(one.target, ast.Name) or not _is_simple(one.iter):
+    around = one if isinstance(one, ast.With) and selection(one) is not None and len(one.body) == 1 else None
+    name, items, body, before = "", None, list[ast.stmt](), list[ast.stmt]()
+    match one if around is None else around.body[0]:
+        case ast.For(target=ast.Name(id=name), iter=items, body=body, orelse=[]):
+            pass
+        case (
+            ast.AugAssign(target=ast.Name(id=made), op=ast.Add(), value=ast.ListComp(elt=part, generators=[each]))
+            | ast.Assign(targets=[ast.Name(id=made)], value=ast.ListComp(elt=part, generators=[each]))
+        ) if isinstance(each.target, ast.Name) and not each.ifs:
+            name, items = each.target.id, each.iter
+            body = [ast.Expr(ast.Call(ast.Attribute(ast.Name(made, ast.Load()), "append", ast.Load()), [part], []))]
+            before = parsed(f"{made} = []") if isinstance(one if around is None else around.body[0], ast.Assign) else []
+    leaves = any(isinstance(part, (ast.Break, ast.Continue, ast.Return)) for inner in body for part in ast.walk(inner))
+    if items is None or not _is_simple(items) or leaves:
         return None
-    append = ast.Expr(ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "append", ast.Load()), [made.elt], []))
-    return _Phase(one.target, one.iter, around, [append], before)
+    return _Phase(name, items, body if around is None else [ast.With(around.items, body)], before, [])
 
 
 def _is_simple(items: ast.expr) -> bool:
@@ -159,17 +120,15 @@ def _is_simple(items: ast.expr) -> bool:
     return isinstance(items, ast.Name) or is_range
 
 
-def _as_one_loop(found: Sequence[tuple[_Phase | None, list[ast.stmt]]]) -> list[ast.stmt]:
-    first = found[0][0]
-    assert first is not None and isinstance(first.target, ast.Name)  # noqa: S101, PT018 - for the type checker
-    before, body = list[ast.stmt](), list[ast.stmt]()
-    for phase, glue in found:
-        assert phase is not None and isinstance(phase.target, ast.Name)  # noqa: S101, PT018 - for the type checker
-        before += phase.before
-        own = [_renamed(one, {phase.target.id: first.target.id}) for one in phase.body]
-        body += own if phase.around is None else [ast.With(phase.around.items, own)]
-        body += glue
-    return [*before, ast.For(first.target, first.items, body, [])]
+def _as_one_loop(found: Sequence[_Phase]) -> list[ast.stmt]:
+    first = found[0]
+    body = [
+        one for phase in found for one in (*(_renamed(part, {phase.item: first.item}) for part in phase.body), *phase.behind)
+    ]
+    return [
+        *(one for phase in found for one in phase.before),
+        ast.For(ast.Name(first.item, ast.Store()), first.items, body, []),
+    ]
 
 
 def _renamed(node: Any, names: dict[str, str]) -> Any:
@@ -182,39 +141,25 @@ def _renamed(node: Any, names: dict[str, str]) -> Any:
     return made
 
 
-def _batches_of_one(facts: Facts) -> Iterator[Variant]:
+def batches_of_one(facts: Facts) -> Iterator[Variant]:
     """Take batches of one item each, where a loop takes batches and loops over the items of each several times."""
     for place in sorted(facts.executed):
         match facts.statements[place]:
             case ast.For(target=ast.Name(id=batch), iter=items, body=body):
                 inner = [part for one in body for part in ast.walk(one)]
-                over = [part.iter for part in inner if isinstance(part, (ast.For, ast.comprehension))]
+                over = [ast.unparse(part.iter) for part in inner if isinstance(part, (ast.For, ast.comprehension))]
                 uses = [part for part in inner if isinstance(part, ast.Name) and part.id == batch]
-                if (
-                    len(over) > 1
-                    and len(uses) == len(over)
-                    and all(isinstance(one, ast.Name) and one.id == batch for one in over)
-                ):
+                if len(over) > 1 and over == [batch] * len(uses):
                     editor = Editor(facts)
-                    loop = editor.at(place)
-                    one = editor.draft.new_name("item")
-                    text = f"[[{one}] for {batch} in {ast.unparse(items)} for {one} in {batch}]"
-                    loop.iter = ast.parse(text, mode="eval").body
-                    predict = _first_of(changes.in_turn, changes.fine_waits)
-                    yield Variant(f"each {batch} has one item", editor.tidy(), predict)
+                    item = editor.draft.new_name("item")
+                    text = f"[[{item}] for {batch} in {ast.unparse(items)} for {item} in {batch}]"
+                    editor.at(place).iter = ast.parse(text, mode="eval").body
+                    yield Variant(f"each {batch} has one item", editor.tidy(), _turns_and_waits)
 
 
-def _first_of(*made: Any) -> Any:
-    """Return a change that is several, one on top of the other, as far as each has something to change."""
-
-    def change(run: Run) -> Run | None:
-        found = None
-        for one in made:
-            after = one(found or run)
-            found = after or found
-        return found
-
-    return change
+def _turns_and_waits(run: Run) -> Run | None:
+    turned = changes.in_turn(run)
+    return changes.fine_waits(turned or run) or turned
 
 
 # Buffers
@@ -222,25 +167,23 @@ def _first_of(*made: Any) -> Any:
 
 def second_buffer(facts: Facts) -> Iterator[Variant]:
     """Fill one buffer while the other is worked on: where each turn of a loop fills the same array anew."""
+    bound = set().union(*map(names_bound, facts.statements))
     for place in sorted(facts.executed):
-        loop = facts.inner_loop_of(place)
-        buffer = _filled(facts, place)
-        if loop is None or buffer is None or facts.session_name is None or not isinstance(facts.statements[loop], ast.For):
+        loop = facts.loop_of(place)
+        if (
+            loop is None
+            or facts.inner_loop_of(place) != loop
+            or facts.session_name is None
+            or not _is_filled_again(facts, place)
+        ):
             continue
-        count = sum(1 for at, _ in facts.look.times if at == place)
-        if buffer in set().union(*map(names_bound, facts.statements)):
-            continue
-        if count < 2 or not _is_filled_again(facts, place) or facts.loop_of(place) != loop:
-            continue
-        yield from _with_second(facts, loop, buffer, count)
-
-
-def _filled(facts: Facts, place: int) -> str | None:
-    """Return the variable of the array, or list of arrays, that a statement fills by ``.set(...)``."""
-    match call_of(facts.statements[place]):
-        case ast.Call(func=ast.Attribute(attr="set", value=ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)))):
-            return name
-    return None
+        match call_of(facts.statements[place]), facts.statements[loop]:
+            case (
+                ast.Call(func=ast.Attribute(attr="set", value=ast.Name(id=buffer) | ast.Subscript(value=ast.Name(id=buffer)))),
+                ast.For(),
+            ) if buffer not in bound:
+                count = sum(1 for at, _ in facts.look.times if at == place)
+                yield _with_second(facts, loop, buffer, count)
 
 
 def _is_filled_again(facts: Facts, place: int) -> bool:
@@ -249,7 +192,7 @@ def _is_filled_again(facts: Facts, place: int) -> bool:
     return any(before not in own and after in own and before > own[0] for before, after in facts.run.memory.edges())
 
 
-def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Iterator[Variant]:
+def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Variant:
     values = [value for name, value in facts.values() if name == buffer]
     is_list = bool(values) and isinstance(values[0], (list, tuple))
     editor = Editor(facts)
@@ -273,33 +216,21 @@ def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Iterator[V
             before.append(f"{own}, {kept} = [*{events}], [*{events}]")
             behind.append(f"{own}, {kept} = {kept}, {own}")
     one.body = [_renamed(part, names) for part in one.body] + parsed("\n".join(behind))
-    if draft.prepare is not None:
-        inner = next(number for number, part in enumerate(draft.prepare) if getattr(part, "name", None) == draft.inner)
-        draft.prepare[inner:inner] = parsed(f"{second} = {like}")
-    else:
-        before = [f"{second} = {like}", *before]
+    _before_all(editor, loop, [f"{second} = {like}"])
     editor.insert(loop, parsed("\n".join(before)))
-    yield Variant(f"{buffer} has a second buffer, and turns of the loop fill them in turn", editor.tidy(), changes.two_buffers)
+    return Variant(f"{buffer} has a second buffer, and turns of the loop fill them in turn", editor.tidy(), changes.two_buffers)
 
 
 def _events_in(loop: ast.For) -> list[tuple[str, bool]]:
     """Return the variables, and lists, to which a loop gives events of its turns that it waits for in later ones."""
-    waited = {
-        part.id
-        for node in ast.walk(loop)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "wait"
-        for argument in node.args
-        for part in ast.walk(argument)
-        if isinstance(part, ast.Name)
-    }
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".wait")]
+    waited = {part.id for call in calls for one in call.args for part in ast.walk(one) if isinstance(part, ast.Name)}
     found = {}
     for node in ast.walk(loop):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute(attr="record"))):
                 found[name] = True
-            case ast.Assign(
-                targets=[ast.Subscript(value=ast.Name(id=name))], value=ast.Call(func=ast.Attribute(attr="record"))
-            ):
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))], value=ast.Call(func=ast.Attribute(attr="record"))):  # fmt: skip
                 found[name] = False
     return [(name, is_named) for name, is_named in found.items() if name in waited]
 
@@ -327,10 +258,12 @@ def _with_roles(facts: Facts, loop: int, inside: Sequence[int], moving: dict[int
     if home is None:
         return
     names = {role: editor.draft.new_name(role) for role in dict.fromkeys(moving.values())}
+    unit_of = [facts.unit_of(site) for site in facts.site_of]
+    follows = {(unit_of[before], unit_of[after]) for before, after in facts.run.memory.edges()}
     text_of = {unit: names[moving[unit]] if unit in moving else home for unit in inside}
     for unit in inside:
         others = [before for before in inside if text_of[before] != text_of[unit]]
-        needed = dict.fromkeys(text_of[before] for before in others if _follows(facts, before, unit))
+        needed = dict.fromkeys(text_of[before] for before in others if (before, unit) in follows)
         one = editor.at(unit)
         editor.insert(unit, parsed("\n".join(f"{text_of[unit]}.wait({other})" for other in needed)))
         if unit in moving and selection(one) is not None:
@@ -347,12 +280,6 @@ def _with_roles(facts: Facts, loop: int, inside: Sequence[int], moving: dict[int
     yield Variant(f"{roles} have streams of their own", editor.tidy(), changes.by_role)
 
 
-def _follows(facts: Facts, before: int, after: int) -> bool:
-    """Tell whether data ask for it that work of one block stands behind that of another one."""
-    own, other = {*facts.units[after]}, {*facts.units[before]}
-    return any(first in other and second in own for first, second in facts.run.memory.edges())
-
-
 def _before_all(editor: Editor, loop: int, lines: Sequence[str]) -> None:
     """Put lines where the program prepares, else in front of a loop."""
     body = editor.draft.prepare
@@ -365,30 +292,20 @@ def _before_all(editor: Editor, loop: int, lines: Sequence[str]) -> None:
 
 def streams_before(facts: Facts) -> Iterator[Variant]:
     """Make streams before the loop that makes one in each turn."""
-    for loop in sorted(one for one in facts.executed if isinstance(facts.statements[one], ast.For)):
-        one = facts.statements[loop]
-        assert isinstance(one, ast.For)  # noqa: S101 - for the type checker
-        if not isinstance(one.target, ast.Name) or not _is_simple(one.iter) or facts.loop_of(loop) is not None:
-            continue
-        calls = [part for inner in one.body for part in ast.walk(inner) if _makes_stream(part, facts.session_name)]
-        if len({ast.dump(call) for call in calls}) != 1 or not _uses_only(calls[0], one.target.id, facts.session_name):
-            continue
-        editor = Editor(facts)
-        name = editor.draft.new_name("made")
-        of_item = ast.parse(f"{name}[{one.target.id}]", mode="eval").body
-        _Replace(ast.dump(calls[0]), of_item).visit(editor.at(loop))
-        item = one.target.id
-        lines = [f"{name} = {{{item}: {ast.unparse(calls[0])} for {item} in {ast.unparse(one.iter)}}}"]
-        _before_all(editor, loop, lines)
-        yield Variant("streams are made before the loop", editor.tidy(), changes.streams_before)
-
-
-def _makes_stream(node: ast.AST, session: str | None) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == f"{session}.stream"
-
-
-def _uses_only(call: ast.AST, item: str, session: str | None) -> bool:
-    return {one.id for one in ast.walk(call) if isinstance(one, ast.Name)} <= {item, str(session)}
+    session = facts.session_name
+    for loop in sorted(one for one in facts.executed if facts.loop_of(one) is None):
+        match facts.statements[loop]:
+            case ast.For(target=ast.Name(id=item), iter=items, body=body) if _is_simple(items):
+                parts = [part for inner in body for part in ast.walk(inner) if isinstance(part, ast.Call)]
+                calls = [part for part in parts if ast.unparse(part.func) == f"{session}.stream"]
+                names = {one.id for call in calls for one in ast.walk(call) if isinstance(one, ast.Name)}
+                if len({*map(ast.dump, calls)}) == 1 and names <= {item, str(session)}:
+                    editor = Editor(facts)
+                    name = editor.draft.new_name("made")
+                    _Replace(ast.dump(calls[0]), ast.parse(f"{name}[{item}]", mode="eval").body).visit(editor.at(loop))
+                    made = editor.draft.quoted(ast.unparse(calls[0]))
+                    _before_all(editor, loop, [f"{name} = {{{item}: {made} for {item} in {ast.unparse(items)}}}"])
+                    yield Variant("streams are made before the loop", editor.tidy(), changes.streams_before)
 
 
 class _Replace(ast.NodeTransformer):
