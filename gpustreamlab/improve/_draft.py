@@ -102,10 +102,10 @@ class Draft:
         is_double = any('"' in line for line in self._lines) and '"' not in text
         return re.sub(r"'([^'\\\n]*)'", r'"\1"', text) if is_double else text
 
-    def diff(self, other: Draft, *, context: int = 3) -> str:
+    def diff(self, other: Draft) -> str:
         """Return what another one has that this has not, as a unified diff."""
-        pair = (draft.text.splitlines() for draft in (self, other))
-        return "\n".join(difflib.unified_diff(*pair, "as it was", "improved", lineterm="", n=context))
+        before, after = self.text.splitlines(), other.text.splitlines()
+        return "\n".join(difflib.unified_diff(before, after, "as it was", "improved", lineterm="", n=3))
 
     def compiled(self, body: list[ast.stmt], filename: str) -> Any:
         """Compile statements under the flags of the source."""

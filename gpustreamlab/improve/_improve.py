@@ -426,7 +426,7 @@ class _Search:
             order = [(old, taken[0]), (new, taken[1])]
             dice.shuffle(order)
             for draft, own in order:
-                own.append(self._runner.run(draft).wall_ns)
+                own.append(self._runner.run(draft, is_watched=False).wall_ns)
             self._notes |= dict.fromkeys(clock_notes(before, backend.read_clocks()))
             if block == 0 and not self._is_simulated:  # loads kernels, and fills pools
                 taken[0].clear()

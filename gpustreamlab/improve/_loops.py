@@ -97,7 +97,8 @@ def _phases_from(body: list[ast.stmt], place: int) -> tuple[list[_Phase], int]:
 
 def _phase_of(one: ast.stmt) -> _Phase | None:
     around = one if isinstance(one, ast.With) and selection(one) is not None and len(one.body) == 1 else None
-    name, items, body, before = "", None, list[ast.stmt](), list[ast.stmt]()
+    name, body, before = "", list[ast.stmt](), list[ast.stmt]()
+    items: ast.expr | None = None
     match one if around is None else around.body[0]:
         case ast.For(target=ast.Name(id=name), iter=items, body=body, orelse=[]):
             pass
@@ -230,7 +231,9 @@ def _events_in(loop: ast.For) -> list[tuple[str, bool]]:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute(attr="record"))):
                 found[name] = True
-            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))], value=ast.Call(func=ast.Attribute(attr="record"))):  # fmt: skip
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Name(id=name))], value=ast.Call(func=ast.Attribute(attr="record"))
+            ):
                 found[name] = False
     return [(name, is_named) for name, is_named in found.items() if name in waited]
 
@@ -241,7 +244,7 @@ def _events_in(loop: ast.For) -> list[tuple[str, bool]]:
 def by_role(facts: Facts) -> Iterator[Variant]:
     """Give copies each way a stream of their own, where all work of a loop is on one stream; data order what they do."""
     works = facts.run.program.works
-    for loop in sorted({facts.loop_of(unit) for unit in facts.units} - {None}):  # type: ignore[type-var]
+    for loop in sorted({one for unit in facts.units if (one := facts.loop_of(unit)) is not None}):
         inside = [unit for unit in facts.units if loop in facts.parents[unit]]
         kinds = {unit: {works[number].kind for number in facts.units[unit]} for unit in inside}
         lanes = facts.lanes_of([one for unit in inside for one in facts.within(unit)])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpustreamlab._util.arrays import find_arrays, is_array
+from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.improve._draft import Draft
@@ -23,7 +23,7 @@ from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CallLog, instrumented, is_user_function
 from gpustreamlab.programs._check import _near, _on_host, _same, kept_random_state
 from gpustreamlab.programs._source import names_of_code
-from gpustreamlab.programs._values import gives_others, is_of_session, is_plain, remade
+from gpustreamlab.programs._values import copied, is_of_session, remade
 from gpustreamlab.streams.stream import Event, Stream
 
 if TYPE_CHECKING:
@@ -100,14 +100,14 @@ class Runner:
         with self.lab.capture("ranges"), self.lab._accesses.lent():
             yield
 
-    def run(self, draft: Draft, look: Look | None = None, *, compares: bool = False) -> Outcome:
+    def run(self, draft: Draft, look: Look | None = None, *, compares: bool = False, is_watched: bool = True) -> Outcome:
         """Run it once, in a session of its own on the same device; what it prints and raises is kept.
 
-        And which variables are as they were in front of it, if that is asked for.
+        And which variables are as they were in front of it, if that is asked for. What is watched runs slower on a card.
         """
         lab = self.lab
         lab.synchronize()
-        session = type(lab)(lab._backend, title="improve", hazards="report")
+        session = type(lab)(lab._backend, title="improve", hazards="report" if is_watched else "off")
         printed = io.StringIO()
         try:
             with kept_random_state(lab._backend), redirect_stdout(printed):
@@ -128,10 +128,13 @@ class Runner:
                     error = raised
                 called_ns = now()
                 session.synchronize()
+                synchronized_ns = now()
                 hazards, trace, values = session.memory.hazards(), session.trace, named()
                 is_work = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
-                ended_ns = max(lab._backend.host_to_clock_ns(called_ns), int(trace.end_ns[is_work].max(initial=0)))
-                wall_ns = ended_ns - lab._backend.host_to_clock_ns(began_ns)
+                last_ns = int(trace.end_ns[is_work].max(initial=0))
+                wall_ns = max(called_ns - began_ns, last_ns - lab._backend.host_to_clock_ns(began_ns))
+                if not is_work.any():  # no kernels are captured, or it launches none
+                    wall_ns = synchronized_ns - began_ns
                 held = {id(one): one for value in values.values() for one in find_arrays(value)}
                 data = _data_of(values)
                 return Outcome(
@@ -189,9 +192,10 @@ class Runner:
         memo: dict[int, Any] = {id(lab): session, id(lab.xp): session.xp}
         for stream in lab.streams.values():
             memo[id(stream)] = _twin(session, stream)
-        arrays = list({id(one): one for value in used.values() for one in find_arrays(value)}.values())
-        memo |= {id(one): made for one, made in zip(arrays, lab._backend.duplicate(arrays), strict=True) if made is not None}
-        made = {name: self._copy(name, value, memo) for name, value in used.items()}
+        made, shared = copied(used, lab._backend.duplicate, memo)
+        if shared:
+            kind = type(used[shared[0]])
+            raise refused(f"{shared[0]!r}, a {kind.__module__}.{kind.__qualname__}, cannot be copied")
         copies = {**known, **made}
         for name, value in made.items():
             if type(value) is types.FunctionType and is_user_function(value):
@@ -199,25 +203,6 @@ class Runner:
                 if looked_up and any(value.__globals__.get(one) is used[one] for one in looked_up):
                     copies[name] = remade(value, {**value.__globals__, **{one: made[one] for one in looked_up}})
         return copies
-
-    def _copy(self, name: str, value: Any, memo: dict[int, Any]) -> Any:
-        if id(value) in memo:
-            return memo[id(value)]
-        if isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)) or is_plain(value):
-            return value
-        if gives_others(value) and not is_array(value):
-            raise refused(f"{name!r}, a {type(value).__module__}.{type(value).__qualname__}, gives other values each time")
-        if isinstance(value, types.FunctionType):
-            if not value.__closure__:
-                return value
-            cells = tuple(types.CellType(copy.deepcopy(cell.cell_contents, memo)) for cell in value.__closure__)
-            return remade(value, closure=cells)
-        try:
-            return copy.deepcopy(value, memo)
-        except Exception as error:  # noqa: BLE001 - any class may refuse, each in its own way
-            raise refused(
-                f"{name!r}, a {type(value).__module__}.{type(value).__qualname__}, cannot be copied ({error})"
-            ) from None
 
 
 def _data_of(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -382,7 +367,7 @@ class Effects(CallLog):
     def _is_shared(owner: Any) -> bool:
         import random
 
-        shared = (np.random.mtrand._rand, getattr(random, "_inst", None), None)  # type: ignore[attr-defined]
+        shared = (np.random.mtrand._rand, getattr(random, "_inst", None), None)
         return any(owner is one for one in shared) or isinstance(owner, types.ModuleType)
 
 

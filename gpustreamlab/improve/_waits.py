@@ -85,7 +85,7 @@ def _tidy(body: list[ast.stmt]) -> None:
             elif [*map(ast.dump, one.body)] == [*map(ast.dump, one.orelse)]:
                 body[number : number + 1] = one.body
             elif not one.body:
-                one.test, one.body, one.orelse = _negated(one.test), one.orelse, []
+                one.test, one.body, one.orelse = ast.UnaryOp(ast.Not(), one.test), one.orelse, []
         elif isinstance(one, ast.With) and not one.body:
             del body[number]
         elif isinstance(one, (ast.If, *LOOPS)) and not one.body:
@@ -95,15 +95,6 @@ def _tidy(body: list[ast.stmt]) -> None:
 def _is_pure(test: ast.expr) -> bool:
     parts = (ast.Compare, ast.Name, ast.Constant, ast.cmpop, ast.expr_context, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop)
     return all(isinstance(one, parts) for one in ast.walk(test))
-
-
-def _negated(test: ast.expr) -> ast.expr:
-    match test:
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=others):
-            return ast.Compare(left, [ast.NotEq()], others)
-        case ast.Compare(left=left, ops=[ast.NotEq()], comparators=others):
-            return ast.Compare(left, [ast.Eq()], others)
-    return ast.UnaryOp(ast.Not(), test)
 
 
 def told(facts: Facts, places: Iterable[int]) -> str:
@@ -131,14 +122,10 @@ def host_waits(facts: Facts) -> Iterator[Variant]:
 
 
 def _is_synchronize(facts: Facts, place: int) -> bool:
+    """Tell whether a statement is a wait of the host, and not the last: who called the program may read what that is for."""
     call = call_of(facts.statements[place])
     is_it = call is not None and isinstance(call.func, ast.Attribute) and call.func.attr in _SYNCHRONIZES and not call.args
-    return is_it and not _is_last(facts, place)
-
-
-def _is_last(facts: Facts, place: int) -> bool:
-    """Tell whether nothing is launched behind a statement: who called the program may read what it waited for."""
-    return facts.loop_of(place) is None and not any(unit > place for unit in facts.units)
+    return is_it and (facts.loop_of(place) is not None or any(unit > place for unit in facts.units))
 
 
 def _can_leave_out(facts: Facts, place: int) -> bool:
@@ -197,12 +184,12 @@ def order_by_data(facts: Facts, editor: Editor, region: Collection[int]) -> bool
         chosen = [unit for unit in facts.units if unit in region]
         for unit in chosen:
             own = facts.lanes_of(facts.within(unit))
-            waits[unit] = {one: None for one in chosen if facts.lanes_of(facts.within(one)) != own}
+            waits[unit] = dict.fromkeys(one for one in chosen if facts.lanes_of(facts.within(one)) != own)
     for unit, others in waits.items():
-        own, texts = facts.stream_text(unit), [facts.stream_text(one) for one in others]
-        if own is None or None in texts:
+        stream, texts = facts.stream_text(unit), [facts.stream_text(one) for one in others]
+        if stream is None or None in texts:
             return False
-        lines = [f"{own}.wait({text})" for text in dict.fromkeys(texts) if text != own]
+        lines = [f"{stream}.wait({text})" for text in dict.fromkeys(texts) if text != stream]
         editor.insert(unit, [one for line in lines for one in parsed(line)])
     return True
 
@@ -391,4 +378,4 @@ def stream_waits(facts: Facts) -> Iterator[Variant]:
             ):
                 editor = Editor(facts)
                 editor.replace(place, [])
-                yield Variant(f"{told(facts, [place])}, which no data need, is left out", editor.tidy(), changes.fine_waits)
+                yield Variant(f"{told(facts, [place])} is left out", editor.tidy(), changes.fine_waits)

@@ -219,7 +219,7 @@ class AccessWatch:
         try:
             yield
         finally:
-            self._watched = self._backend.watch_accesses(self) if was_watching else None  # type: ignore[attr-defined]
+            self._watched = self._backend.watch_accesses(self) if was_watching else None
 
     def clear(self) -> None:
         """Forget what was found so far; what is known of arrays and of the order stays."""

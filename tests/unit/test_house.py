@@ -19,7 +19,7 @@ CEILINGS = {
     "doors": (5_480, 16),
     "draw": (5_430, 15),
     "exchange": (6_320, 24),
-    "improve": (2_300, 7),
+    "improve": (2_150, 7),
     "memory": (1_720, 6),
     "model": (3_110, 9),
     "notebook": (3_020, 11),
