@@ -27,7 +27,7 @@ from gpustreamlab.improve._draft import Draft, forwarded, read_draft
 from gpustreamlab.improve._facts import Facts
 from gpustreamlab.improve._run import Look, Outcome, Runner, refused
 from gpustreamlab.improve._waits import Variant
-from gpustreamlab.model import Trace
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.tuning._measure import clock_notes, interval
 
@@ -329,6 +329,8 @@ class _Search:
 
     def _try_all(self, draft: Draft, outcome: Outcome) -> list[_Tried]:
         """Run the variants of a draft: those that are predicted to gain, and the others where none of these does."""
+        if not np.isin(outcome.trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]).any():
+            return []  # it launches nothing
         facts = self._look_at(draft)
         made = [(variant, _predicted(facts, variant)) for make in MAKERS for variant in make(facts)]
         least_ns = LEAST_SHARE * outcome.wall_ns
