@@ -149,6 +149,10 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.on is not None and arguments.streams is not None:
             raise UsageError("%%gpuprogram: --streams and --on exclude each other (see %%gpuprogram -h)")
         session = self._find_session()
+        if arguments.improve is not None:
+            with _usage_errors(of_cell=True):
+                source = self.shell.transform_cell(cell)
+                return session.improve(source, seconds=arguments.improve, namespace=self.shell.user_ns)
         streams = 2 if arguments.streams is None else arguments.streams
         if arguments.on is not None:
             streams = tuple(name for name in arguments.on.split(",") if name)

@@ -20,6 +20,7 @@ from gpustreamlab.bench import Bench
 from gpustreamlab.errors import CloseError, OptionError, PartitionError, SessionError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recorded, Recording
+from gpustreamlab.improve import Improvement, improve
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.model import Device, Layout, WorkqueueOptions, without_tools
@@ -529,6 +530,63 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         frame = sys._getframe(1)  # noqa: SLF001 - as IPython finds a caller's
         of_module, of_function = frame.f_globals, {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
         return make_program(self, program, lambda: {**of_module, **of_function}, is_own=False)
+
+    def improve(
+        self,
+        program: str | Callable[..., Any],
+        /,
+        *arguments: Any,
+        seconds: float = 30,
+        tolerance: float | None = None,
+        memory: float = 2,
+        namespace: Mapping[str, Any] | None = None,
+    ) -> Improvement:
+        """Change a program by machine, one thing on top of the other, and keep what gains: each is run beside it as it was.
+
+        All runs are in sessions of their own, on copies of the inputs. Results, prints and exceptions have to be equal, bit for
+        bit, no race may be new, and what gains less than 1% of the run, or no more than the noise, is not kept. Nothing of
+        yours is changed: ``print(result)`` shows the new source as a diff, ``result.apply()`` returns it.
+
+        Parameters
+        ----------
+        program, arguments
+            Source, or a function and what it is called with. Of a function that prepares, and gives back a function without
+            arguments, that one is measured; the session among the arguments stands for that of the run.
+        seconds
+            When to stop looking; what is under way then ends. Ctrl-C stops at once.
+        tolerance
+            How far numbers may be apart, as a share of the largest value; None for not at all.
+        memory
+            How many times as much memory of the device the program may take.
+        namespace
+            The variables of source. If None, those of the caller.
+
+        Raises
+        ------
+        ProgramError
+            If it cannot run again on copies: it uses files, the network, input, or random numbers that are not its own.
+        OptionError
+            If `seconds`, `tolerance` or `memory` is no such number.
+        Exception
+            What the program raises.
+
+        Examples
+        --------
+        >>> from gpustreamlab.workloads import spin
+        >>> def program():
+        ...     for _ in range(5):
+        ...         spin(lab, 200_000, blocks=32, stream="a")
+        ...         lab.synchronize()
+        ...         spin(lab, 200_000, blocks=32, stream="b")
+        >>> with Session("sim") as lab:
+        ...     streams = lab.stream("a"), lab.stream("b")
+        ...     lab.improve(program)
+        <Improvement: 1.26 ms is 1.01 ms now, 1.24 times as fast, with 1 change>
+        """
+        self._life.require_open("improve a program")
+        frame = sys._getframe(1)  # noqa: SLF001 - as IPython finds a caller's
+        values = {**frame.f_globals, **frame.f_locals} if namespace is None else namespace
+        return improve(self, program, arguments, values, seconds=seconds, tolerance=tolerance, memory=memory)
 
     def event(self) -> Event:
         """Return an event that is not recorded yet."""

@@ -212,6 +212,16 @@ class AccessWatch:
         finally:
             self._is_paused = False
 
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let another session watch the device in a ``with`` block: whoever opens it waits for the device at both ends."""
+        was_watching = self.is_watching
+        self.close()
+        try:
+            yield
+        finally:
+            self._watched = self._backend.watch_accesses(self) if was_watching else None
+
     def clear(self) -> None:
         """Forget what was found so far; what is known of arrays and of the order stays."""
         with self.lock:

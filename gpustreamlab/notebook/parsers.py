@@ -168,6 +168,14 @@ def gpuprogram_parser() -> MagicParser:
         "--check", action="store_true", help="compare with one stream, bit for bit; run it as planned only if it is equal"
     )
     parser.add_argument("--replay", type=int, metavar="N", help="measure it N times: one stream, planned, one CUDA graph")
+    parser.add_argument(
+        "--improve",
+        type=float,
+        nargs="?",
+        const=30.0,
+        metavar="SECONDS",
+        help="change the cell by machine, for so long (30 if left out), and show what gains; it runs on copies only",
+    )
     return parser
 
 

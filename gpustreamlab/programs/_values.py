@@ -430,11 +430,17 @@ def _address_of(array: Any) -> int:
 
 
 def copied(
-    values: Mapping[str, object], duplicate: Callable[[Sequence[Any]], Sequence[Any]]
+    values: Mapping[str, object],
+    duplicate: Callable[[Sequence[Any]], Sequence[Any]],
+    instead: Mapping[int, Any] = types.MappingProxyType({}),
 ) -> tuple[dict[str, object], list[str]]:
-    """Return copies of variables; arrays that share memory have copies that do. And the names of what cannot be copied."""
+    """Return copies of variables; arrays that share memory have copies that do. And the names of what cannot be copied.
+
+    Of some objects, by their identities, others stand in the copies.
+    """
     arrays = list({id(array): array for value in values.values() for array in find_arrays(value)}.values())
     memo: dict[int, Any] = {id(array): made for array, made in zip(arrays, duplicate(arrays), strict=True) if made is not None}
+    memo |= instead
     tensors = [array for array in arrays if is_tensor(array) and id(array) not in memo]
     memo |= {id(tensor): made for tensor, made in zip(tensors, copied_tensors(tensors), strict=True)}
     made: dict[str, object] = {}

@@ -1,0 +1,262 @@
+"""What was seen of one run, by the statements of its program: what each launched, where, what it touched and waited for."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.analysis._advice import read_runs, run_of
+from gpustreamlab.analysis._changes import Run
+from gpustreamlab.analysis._needed_waits import needed_calls
+from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD, read_program
+from gpustreamlab.backends import Backend
+from gpustreamlab.improve._draft import BODIES, Draft
+from gpustreamlab.improve._run import Look, names_loaded
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
+from gpustreamlab.streams.stream import Stream
+
+SELECTS = ("on", "select")
+LOOPS = (ast.For, ast.While)
+_TAKE_IN = ("asarray", "array", "set")
+"""What copies to the device what it is given."""
+
+
+class Facts:
+    """What is known of one draft by one run."""
+
+    def __init__(self, draft: Draft, look: Look, trace: Trace, backend: Backend, session: Any) -> None:
+        self.draft = draft
+        self.trace = trace
+        self.look = look
+        self.statements = [one for _, one in draft.statements()]
+        self._lists = [body for body, _ in draft.statements()]
+        self._began_ns = np.array([backend.host_to_clock_ns(at_ns) for _, at_ns in look.times], np.int64)
+        self._place = np.array([place for place, _ in look.times], np.int64)
+        rows = np.flatnonzero(np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]))
+        self.run: Run = run_of(trace, read_program(trace, rows))  # as recorded
+        self.pieces: tuple[Run, ...] = read_runs(trace, rows)[0]  # calibrated, to predict from
+        works = self.run.program.works
+        self.site_of = self._sites([int(trace.queued_ns[work.row]) for work in works])
+        """Which statement launched each work."""
+        self.session_name = next((name for name, value in self.values() if value is session), None)
+
+    def _sites(self, times_ns: list[int]) -> list[int]:
+        if not len(self._began_ns):
+            return [-1] * len(times_ns)
+        found = np.searchsorted(self._began_ns, np.array(times_ns, np.int64), side="right") - 1
+        return [int(self._place[one]) if one >= 0 else -1 for one in found.tolist()]
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """Yield names with the values that they had."""
+        for kinds in self.look.kinds:
+            yield from kinds.items()
+
+    # Statements
+
+    @cached_property
+    def executed(self) -> frozenset[int]:
+        """Statements that ran."""
+        return frozenset(self._place.tolist())
+
+    @cached_property
+    def parents(self) -> list[tuple[int, ...]]:
+        """Of each statement those that it stands in, from the outside in."""
+        place_of = {id(one): place for place, one in enumerate(self.statements)}
+        found: list[tuple[int, ...]] = [()] * len(self.statements)
+        for place, one in enumerate(self.statements):  # the outer ones come first
+            for name in BODIES:
+                for inner in getattr(one, name, None) or []:
+                    if id(inner) in place_of:
+                        found[place_of[id(inner)]] = (*found[place], place)
+        return found
+
+    def loop_of(self, place: int) -> int | None:
+        """Return the outermost loop that a statement stands in."""
+        return next((one for one in self.parents[place] if isinstance(self.statements[one], LOOPS)), None)
+
+    def inner_loop_of(self, place: int) -> int | None:
+        """Return the innermost loop that a statement stands in."""
+        return next((one for one in self.parents[place][::-1] if isinstance(self.statements[one], LOOPS)), None)
+
+    def within(self, place: int) -> list[int]:
+        """Return the statements in another one, with itself."""
+        return [one for one in range(len(self.statements)) if one == place or place in self.parents[one]]
+
+    def region(self, place: int) -> list[int]:
+        """Return the statements that may run between a statement and the end of its outermost loop, or of the program."""
+        loop = self.loop_of(place)
+        inside = self.within(loop) if loop is not None else range(place, len(self.statements))
+        return [one for one in inside if one in self.executed]
+
+    def unit_of(self, place: int) -> int:
+        """Return the ``with lab.on(...)`` block that a statement stands in, the innermost; itself where there is none."""
+        return next((one for one in self.parents[place][::-1] if selection(self.statements[one]) is not None), place)
+
+    @cached_property
+    def units(self) -> dict[int, list[int]]:
+        """Blocks and statements that launched work, in their order, each with its works."""
+        found: dict[int, list[int]] = {}
+        for work, site in enumerate(self.site_of):
+            if site >= 0:
+                found.setdefault(self.unit_of(site), []).append(work)
+        return dict(sorted(found.items()))
+
+    # Streams
+
+    def lanes_of(self, places: Iterable[int]) -> set[int]:
+        """Return the streams of the work of some statements."""
+        chosen = {*places}
+        return {self.run.program.works[work].lane for work, site in enumerate(self.site_of) if site in chosen}
+
+    def lane_name(self, lane: int) -> str:
+        """Return what a stream is called."""
+        return self.trace.lanes[lane].name
+
+    def stream_text(self, unit: int) -> str | None:
+        """Return what to type for the stream of a block or statement; None where it is not one, or not to be named."""
+        chosen = selection(self.statements[unit])
+        lanes = self.lanes_of(self.within(unit))
+        if len(lanes) == 1:
+            return self.text_of_lane(*lanes)
+        is_stream = isinstance(chosen, ast.Name) and isinstance(self.look.kinds[unit].get(chosen.id), Stream)
+        return ast.unparse(chosen) if is_stream and chosen is not None else None
+
+    def text_of_lane(self, lane: int) -> str | None:
+        """Return what to type for a stream: a variable that is it in the whole program, else what the session calls it."""
+        name = self.lane_name(lane)
+        for variable in self._lasting:
+            seen = [value for one, value in self.values() if one == variable]
+            if all(isinstance(value, Stream) and value.name == name for value in seen):
+                return variable
+        return None if self.session_name is None else f"{self.session_name}.stream({json.dumps(name)})"
+
+    @cached_property
+    def _lasting(self) -> list[str]:
+        """Variables that the program does not bind itself."""
+        bound = set().union(*map(names_bound, self.statements))
+        return list(dict.fromkeys(name for name, _ in self.values() if name not in bound))
+
+    # What waits, and for what
+
+    @cached_property
+    def waiting(self) -> dict[int, list[int]]:
+        """Statements in which the host waited, with the numbers of the calls."""
+        calls = [(number, call) for number, call in enumerate(self.run.program.calls) if call.awaits and call.row >= 0]
+        sites = self._sites([int(self.trace.start_ns[call.row]) for _, call in calls])
+        found: dict[int, list[int]] = {}
+        for (number, _), site in zip(calls, sites, strict=True):
+            found.setdefault(site, []).append(number)
+        return found
+
+    def needs_wait(self, place: int) -> bool:
+        """Tell whether the host may need that a statement waits, by what it copies behind it."""
+        return not needed_calls(self.run.program, self.run.memory).isdisjoint(self.waiting.get(place, ()))
+
+    @cached_property
+    def needs(self) -> dict[tuple[int, int], set[tuple[int, int]]]:
+        """Blocks and statements whose work needs that of another one, of another stream: which works, before and behind."""
+        works, found = self.run.program.works, dict[tuple[int, int], set[tuple[int, int]]]()
+        for before, after in self.run.memory.edges():
+            if works[before].lane != works[after].lane and min(self.site_of[before], self.site_of[after]) >= 0:
+                pair = self.unit_of(self.site_of[before]), self.unit_of(self.site_of[after])
+                found.setdefault(pair, set()).add((before, after))
+        return found
+
+    def is_awaited(self, before: int, after: int) -> bool:
+        """Tell whether the stream of a work waits for that of another one anyway, right in front of it."""
+        works = self.run.program.works
+        return any(
+            target == after and works[source].lane == works[before].lane and source >= before
+            for source, target in self.run.program.waits
+        )
+
+    # Memory of the host
+
+    def copies_at(self, place: int) -> set[tuple[int, int]]:
+        """Return which memory of the host a statement hands to copies."""
+        names = copied_names(self.statements[place])
+        return {one for name in names for one in self.look.host_memory[place].get(name, ())}
+
+    def is_touched(self, region: Collection[int], memory: Collection[tuple[int, int]] | None) -> bool:
+        """Tell whether the host itself may look at memory, in some statements; at any, where it is None."""
+        for place in region:
+            names = names_loaded(self.statements[place]) - copied_names(self.statements[place])
+            reached = {one for name in names for one in self.look.host_memory[place].get(name, ())}
+            for begin, end in reached:
+                if memory is None or any(begin < last and first < end for first, last in memory):
+                    return True
+        return False
+
+    def memory_of_copies(self, region: Collection[int], lanes: Collection[int] | None = None) -> set[tuple[int, int]] | None:
+        """Return which memory of the host is copied from or to in some statements; None where that is not known.
+
+        Of some streams, or of all.
+        """
+        found: set[tuple[int, int]] = set()
+        copying = {
+            self.site_of[number]
+            for number, work in enumerate(self.run.program.works)
+            if work.kind in (UPLOAD, DOWNLOAD) and (lanes is None or work.lane in lanes)
+        }
+        for place in copying & {*region}:
+            if not copied_names(self.statements[place]) and place not in self.reading:
+                return None
+            found |= self.copies_at(place)
+        return found
+
+    @cached_property
+    def reading(self) -> frozenset[int]:
+        """Statements that fetch a value, or an array, into new memory of the host."""
+        return frozenset(place for place, one in enumerate(self.statements) if any(map(is_reading, ast.walk(one))))
+
+
+def names_bound(part: ast.AST) -> set[str]:
+    """Return the variables that syntax binds."""
+    return {one.id for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def selection(one: ast.stmt) -> ast.expr | None:
+    """Return the stream that ``with lab.on(stream, ...):`` selects."""
+    match one:
+        case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Attribute(attr=attr), args=[chosen, *_]))]):
+            return chosen if attr in SELECTS else None
+    return None
+
+
+def is_reading(node: ast.AST) -> bool:
+    """Tell whether an expression has the host read a value of the device."""
+    match node:
+        case ast.Call(func=ast.Name(id="float" | "int" | "bool"), args=[_]):
+            return True
+        case ast.Call(func=ast.Attribute(attr="item" | "tolist" | "cpu" | "numpy")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="get"), args=[], keywords=keywords):
+            return not any(one.arg == "out" for one in keywords)
+    return False
+
+
+def copied_names(one: ast.stmt) -> set[str]:
+    """Return the names in a statement that lead to memory of the host which a call copies, and for nothing else."""
+    handed: list[ast.expr] = []
+    for node in ast.walk(one) if not any(getattr(one, name, None) for name in BODIES) else ():
+        match node:
+            case ast.Call(func=ast.Attribute(attr=attr), args=[first, *_]) if attr in _TAKE_IN:
+                handed.append(first)
+            case ast.Call(func=ast.Attribute(attr="get"), keywords=keywords):
+                handed += [part.value for part in keywords if part.arg == "out"]
+    plain = [part for part in handed if is_plain_place(part)]
+    inside = {id(name): name.id for part in plain for name in ast.walk(part) if isinstance(name, ast.Name)}
+    others = {name.id for name in ast.walk(one) if isinstance(name, ast.Name) and id(name) not in inside}
+    return {*inside.values()} - others
+
+
+def is_plain_place(part: ast.expr) -> bool:
+    """Tell whether an expression is a variable, an attribute or an item of one: it computes nothing."""
+    parts = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.BinOp)
+    marks = (ast.expr_context, ast.unaryop, ast.operator)
+    return not isinstance(part, ast.BinOp) and all(isinstance(one, (*parts, *marks)) for one in ast.walk(part))

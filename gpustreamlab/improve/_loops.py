@@ -1,0 +1,359 @@
+"""Changes of loops and of what stands before them: phases, buffers, streams, the order of launches, memory, partitions."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpustreamlab.analysis import _changes as changes
+from gpustreamlab.analysis._changes import Run
+from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
+from gpustreamlab.improve._draft import parsed
+from gpustreamlab.improve._facts import Facts, copied_names, names_bound, selection
+from gpustreamlab.improve._waits import Editor, Variant, call_of
+from gpustreamlab.streams.stream import Stream
+
+LEAST_BLOCK = 4
+"""From so many launches of one stream in a row on they are launched in turn."""
+ROLES = {UPLOAD: "uploads", DOWNLOAD: "downloads"}
+
+
+# Memory of the host
+
+
+def pinned_sources(facts: Facts) -> Iterator[Variant]:
+    """Make arrays that are copied to the device page-locked, where the program makes them before what is measured."""
+    prepare = facts.draft.prepare
+    if prepare is None or facts.session_name is None:
+        return
+    pageable = {facts.site_of[number] for number, work in enumerate(facts.run.program.works) if work.is_pageable}
+    names = {name for place in pageable if place >= 0 for name in copied_names(facts.statements[place])}
+    for name in sorted(names):
+        values = [value for one, value in facts.values() if one == name]
+        editor = Editor(facts)
+        body = editor.draft.prepare or []
+        bound = [number for number, one in enumerate(body) if isinstance(one, ast.Assign) and name in names_bound(one)]
+        if not bound or not all(isinstance(value, np.ndarray) for value in values):
+            continue
+        new = editor.draft.new_name("pinned" if name != "pinned" else "page_locked")
+        lines = (
+            f"{new} = {facts.session_name}.memory.pinned_empty({name}.shape, {name}.dtype)\n{new}[...] = {name}\n{name} = {new}"
+        )
+        body[bound[-1] + 1 : bound[-1] + 1] = parsed(lines)
+        yield Variant(f"{name} is page-locked", editor.tidy(), changes.pinned)
+
+
+# Phases
+
+
+class _Phase(NamedTuple):
+    """A loop over all items that does one thing with each."""
+
+    item: str
+    items: ast.expr
+    body: list[ast.stmt]  # In the block that stands around it
+    before: list[ast.stmt]  # What has to stand in front of all
+    behind: list[ast.stmt]  # Waits behind it
+
+
+def joined_phases(facts: Facts) -> Iterator[Variant]:
+    """Join loops over the same items that stand in a row: all is done with an item before the next one."""
+    editor, joined = Editor(facts), list[str]()
+    for body in {id(body): body for body, _ in editor.draft.statements()}.values():
+        for place in range(len(body)):
+            found, end = _phases_from(body, place)
+            if len(found) > 1:
+                body[place:end] = _as_one_loop(found)
+                joined.append(ast.unparse(found[0].items))
+    if joined:
+        title = f"loops over {joined[0]} are one: each item is worked on as soon as it is there"
+        yield Variant(title, editor.tidy(), _turns_and_waits)
+
+
+def _phases_from(body: list[ast.stmt], place: int) -> tuple[list[_Phase], int]:
+    """Return loops over the same items from a place on, each with the waits behind it; and where the last of them ends."""
+    first = _phase_of(body[place]) if place < len(body) else None
+    found, end, waits, before = [first] if first is not None else [], place + 1, list[ast.stmt](), list[ast.stmt]()
+    for number in range(place + 1, len(body) if found else 0):
+        one = body[number]
+        phase, call = _phase_of(one), call_of(one)
+        if phase is not None and ast.dump(phase.items) == ast.dump(found[0].items):
+            found[-1] = found[-1]._replace(behind=waits)
+            found.append(phase._replace(before=[*before, *phase.before]))
+            end, waits, before = number + 1, [], []
+        elif call is not None and isinstance(call.func, ast.Attribute) and call.func.attr == "wait":
+            waits = [*waits, one]
+        elif isinstance(one, ast.Assign) and ast.unparse(one.value) == "[]":
+            before = [*before, one]
+        else:
+            break
+    return found, end
+
+
+def _phase_of(one: ast.stmt) -> _Phase | None:
+    around = one if isinstance(one, ast.With) and selection(one) is not None and len(one.body) == 1 else None
+    name, body, before = "", list[ast.stmt](), list[ast.stmt]()
+    items: ast.expr | None = None
+    match one if around is None else around.body[0]:
+        case ast.For(target=ast.Name(id=name), iter=items, body=body, orelse=[]):
+            pass
+        case (
+            ast.AugAssign(target=ast.Name(id=made), op=ast.Add(), value=ast.ListComp(elt=part, generators=[each]))
+            | ast.Assign(targets=[ast.Name(id=made)], value=ast.ListComp(elt=part, generators=[each]))
+        ) if isinstance(each.target, ast.Name) and not each.ifs:
+            name, items = each.target.id, each.iter
+            body = [ast.Expr(ast.Call(ast.Attribute(ast.Name(made, ast.Load()), "append", ast.Load()), [part], []))]
+            before = parsed(f"{made} = []") if isinstance(one if around is None else around.body[0], ast.Assign) else []
+    leaves = any(isinstance(part, (ast.Break, ast.Continue, ast.Return)) for inner in body for part in ast.walk(inner))
+    if items is None or not _is_simple(items) or leaves:
+        return None
+    return _Phase(name, items, body if around is None else [ast.With(around.items, body)], before, [])
+
+
+def _is_simple(items: ast.expr) -> bool:
+    """Tell whether it is the same items each time: a variable, or a range."""
+    is_range = isinstance(items, ast.Call) and isinstance(items.func, ast.Name) and items.func.id == "range"
+    return isinstance(items, ast.Name) or is_range
+
+
+def _as_one_loop(found: Sequence[_Phase]) -> list[ast.stmt]:
+    first = found[0]
+    body = [
+        one for phase in found for one in (*(_renamed(part, {phase.item: first.item}) for part in phase.body), *phase.behind)
+    ]
+    return [
+        *(one for phase in found for one in phase.before),
+        ast.For(ast.Name(first.item, ast.Store()), first.items, body, []),
+    ]
+
+
+def _renamed(node: Any, names: dict[str, str]) -> Any:
+    if all(old == new for old, new in names.items()):
+        return node
+    made = copy.deepcopy(node)
+    for one in ast.walk(made):
+        if isinstance(one, ast.Name) and one.id in names:
+            one.id = names[one.id]
+    return made
+
+
+def batches_of_one(facts: Facts) -> Iterator[Variant]:
+    """Take batches of one item each, where a loop takes batches and loops over the items of each several times."""
+    for place in sorted(facts.executed):
+        match facts.statements[place]:
+            case ast.For(target=ast.Name(id=batch), iter=items, body=body):
+                inner = [part for one in body for part in ast.walk(one)]
+                over = [ast.unparse(part.iter) for part in inner if isinstance(part, (ast.For, ast.comprehension))]
+                uses = [part for part in inner if isinstance(part, ast.Name) and part.id == batch]
+                if len(over) > 1 and over == [batch] * len(uses):
+                    editor = Editor(facts)
+                    item = editor.draft.new_name("item")
+                    text = f"[[{item}] for {batch} in {ast.unparse(items)} for {item} in {batch}]"
+                    editor.at(place).iter = ast.parse(text, mode="eval").body
+                    yield Variant(f"each {batch} has one item", editor.tidy(), _turns_and_waits)
+
+
+def _turns_and_waits(run: Run) -> Run | None:
+    turned = changes.in_turn(run)
+    return changes.fine_waits(turned or run) or turned
+
+
+# Buffers
+
+
+def second_buffer(facts: Facts) -> Iterator[Variant]:
+    """Fill one buffer while the other is worked on: where each turn of a loop fills the same array anew."""
+    bound = set().union(*map(names_bound, facts.statements))
+    for place in sorted(facts.executed):
+        loop = facts.loop_of(place)
+        if (
+            loop is None
+            or facts.inner_loop_of(place) != loop
+            or facts.session_name is None
+            or not _is_filled_again(facts, place)
+        ):
+            continue
+        match call_of(facts.statements[place]), facts.statements[loop]:
+            case (
+                ast.Call(func=ast.Attribute(attr="set", value=ast.Name(id=buffer) | ast.Subscript(value=ast.Name(id=buffer)))),
+                ast.For(),
+            ) if buffer not in bound:
+                count = sum(1 for at, _ in facts.look.times if at == place)
+                yield _with_second(facts, loop, buffer, count)
+
+
+def _is_filled_again(facts: Facts, place: int) -> bool:
+    """Tell whether the work of a statement waits until others have read what it wrote the last time."""
+    own = [number for number, site in enumerate(facts.site_of) if site == place]
+    return any(before not in own and after in own and before > own[0] for before, after in facts.run.memory.edges())
+
+
+def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Variant:
+    values = [value for name, value in facts.values() if name == buffer]
+    is_list = bool(values) and isinstance(values[0], (list, tuple))
+    editor = Editor(facts)
+    one = editor.at(loop)
+    lab, draft = facts.session_name, editor.draft
+    now, other = draft.new_name(f"{buffer}_now"), draft.new_name(f"{buffer}_next")
+    like = f"{lab}.xp.empty_like({buffer})" if not is_list else f"[{lab}.xp.empty_like(one) for one in {buffer}]"
+    second = draft.new_name(f"{buffer}_2")
+    names = {buffer: now}
+    pair = f"{second}, {buffer}" if count % 2 == 0 else f"{buffer}, {second}"  # the last turn fills the one that there was
+    before = [f"{now}, {other} = {pair}"]
+    behind = [f"{now}, {other} = {other}, {now}"]
+    for events, is_named in _events_in(one):
+        if is_named:
+            kept = draft.new_name(f"{events}_next")
+            before.append(f"{kept} = {events}")
+            behind.append(f"{events}, {kept} = {kept}, {events}")
+        else:
+            own, kept = draft.new_name(f"{events}_now"), draft.new_name(f"{events}_next")
+            names[events] = own
+            before.append(f"{own}, {kept} = [*{events}], [*{events}]")
+            behind.append(f"{own}, {kept} = {kept}, {own}")
+    one.body = [_renamed(part, names) for part in one.body] + parsed("\n".join(behind))
+    _before_all(editor, loop, [f"{second} = {like}"])
+    editor.insert(loop, parsed("\n".join(before)))
+    return Variant(f"{buffer} has a second buffer, and turns of the loop fill them in turn", editor.tidy(), changes.two_buffers)
+
+
+def _events_in(loop: ast.For) -> list[tuple[str, bool]]:
+    """Return the variables, and lists, to which a loop gives events of its turns that it waits for in later ones."""
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".wait")]
+    waited = {part.id for call in calls for one in call.args for part in ast.walk(one) if isinstance(part, ast.Name)}
+    found = {}
+    for node in ast.walk(loop):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute(attr="record"))):
+                found[name] = True
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Name(id=name))], value=ast.Call(func=ast.Attribute(attr="record"))
+            ):
+                found[name] = False
+    return [(name, is_named) for name, is_named in found.items() if name in waited]
+
+
+# Streams
+
+
+def by_role(facts: Facts) -> Iterator[Variant]:
+    """Give copies each way a stream of their own, where all work of a loop is on one stream; data order what they do."""
+    works = facts.run.program.works
+    for loop in sorted({one for unit in facts.units if (one := facts.loop_of(unit)) is not None}):
+        inside = [unit for unit in facts.units if loop in facts.parents[unit]]
+        kinds = {unit: {works[number].kind for number in facts.units[unit]} for unit in inside}
+        lanes = facts.lanes_of([one for unit in inside for one in facts.within(unit)])
+        moving = {unit: ROLES[kind] for unit, own in kinds.items() if len(own) == 1 for kind in own if kind in ROLES}
+        is_mixed = {*moving} != {*inside}
+        if len(lanes) != 1 or not moving or not is_mixed or facts.session_name is None or not facts.run.memory.is_known:
+            continue
+        yield from _with_roles(facts, loop, inside, moving, *lanes)
+
+
+def _with_roles(facts: Facts, loop: int, inside: Sequence[int], moving: dict[int, str], lane: int) -> Iterator[Variant]:
+    editor = Editor(facts)
+    home, lab = facts.text_of_lane(lane), facts.session_name
+    if home is None:
+        return
+    names = {role: editor.draft.new_name(role) for role in dict.fromkeys(moving.values())}
+    unit_of = [facts.unit_of(site) for site in facts.site_of]
+    follows = {(unit_of[before], unit_of[after]) for before, after in facts.run.memory.edges()}
+    text_of = {unit: names[moving[unit]] if unit in moving else home for unit in inside}
+    for unit in inside:
+        others = [before for before in inside if text_of[before] != text_of[unit]]
+        needed = dict.fromkeys(text_of[before] for before in others if (before, unit) in follows)
+        one = editor.at(unit)
+        editor.insert(unit, parsed("\n".join(f"{text_of[unit]}.wait({other})" for other in needed)))
+        if unit in moving and selection(one) is not None:
+            one.items[0].context_expr.args[0] = ast.Name(names[moving[unit]], ast.Load())
+        elif unit in moving:
+            around = parsed(f"with {lab}.on({names[moving[unit]]}):\n    pass")
+            around[0].body = [one]  # type: ignore[attr-defined]
+            editor.replace(unit, around)
+    made = [f'{name} = {lab}.stream("{role}")' for role, name in names.items()]
+    _before_all(editor, loop, made)
+    editor.insert(loop, parsed("\n".join(f"{name}.wait({home})" for name in names.values())))
+    editor.insert(loop, parsed("\n".join(f"{home}.wait({name})" for name in names.values())), behind=True)
+    roles = " and ".join(names)
+    yield Variant(f"{roles} have streams of their own", editor.tidy(), changes.by_role)
+
+
+def _before_all(editor: Editor, loop: int, lines: Sequence[str]) -> None:
+    """Put lines where the program prepares, else in front of a loop."""
+    body = editor.draft.prepare
+    if body is None:
+        editor.insert(loop, parsed("\n".join(lines)))
+        return
+    inner = next(number for number, part in enumerate(body) if getattr(part, "name", None) == editor.draft.inner)
+    body[inner:inner] = parsed("\n".join(lines))
+
+
+def streams_before(facts: Facts) -> Iterator[Variant]:
+    """Make streams before the loop that makes one in each turn."""
+    session = facts.session_name
+    for loop in sorted(one for one in facts.executed if facts.loop_of(one) is None):
+        match facts.statements[loop]:
+            case ast.For(target=ast.Name(id=item), iter=items, body=body) if _is_simple(items):
+                parts = [part for inner in body for part in ast.walk(inner) if isinstance(part, ast.Call)]
+                calls = [part for part in parts if ast.unparse(part.func) == f"{session}.stream"]
+                names = {one.id for call in calls for one in ast.walk(call) if isinstance(one, ast.Name)}
+                if len({*map(ast.dump, calls)}) == 1 and names <= {item, str(session)}:
+                    editor = Editor(facts)
+                    name = editor.draft.new_name("made")
+                    _Replace(ast.dump(calls[0]), ast.parse(f"{name}[{item}]", mode="eval").body).visit(editor.at(loop))
+                    made = editor.draft.quoted(ast.unparse(calls[0]))
+                    _before_all(editor, loop, [f"{name} = {{{item}: {made} for {item} in {ast.unparse(items)}}}"])
+                    yield Variant("streams are made before the loop", editor.tidy(), changes.streams_before)
+
+
+class _Replace(ast.NodeTransformer):
+    """Puts an expression in place of another one."""
+
+    def __init__(self, old: str, new: ast.expr) -> None:
+        self._old, self._new = old, new
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return self._new if ast.dump(node) == self._old else self.generic_visit(node)  # type: ignore[return-value]
+
+
+# Launches
+
+
+def in_turn(facts: Facts) -> Iterator[Variant]:
+    """Take items in turn where a loop takes many of one kind, then many of the next."""
+    for place in sorted(facts.executed):
+        one = facts.statements[place]
+        if not isinstance(one, ast.For) or not isinstance(one.iter, ast.Name) or not isinstance(one.target, ast.Name):
+            continue
+        items = facts.look.kinds[place].get(one.iter.id)
+        if not isinstance(items, (str, list, tuple)) or not all(isinstance(item, (str, int, Stream)) for item in items):
+            continue
+        sizes = [len([*some]) for _, some in groupby(items)]
+        if len(sizes) < 2 or len({*sizes}) > 1 or sizes[0] < LEAST_BLOCK:
+            continue
+        editor = Editor(facts)
+        turn = editor.draft.new_name("turn")
+        item, name = one.target.id, one.iter.id
+        text = f"[{item} for {turn} in range({sizes[0]}) for {item} in {name}[{turn}::{sizes[0]}]]"
+        editor.at(place).iter = ast.parse(text, mode="eval").body
+        yield Variant(f"items of {name} are launched in turn", editor.tidy(), changes.in_turn)
+
+
+# SMs
+
+
+def whole_card(facts: Facts) -> Iterator[Variant]:
+    """Let streams use all SMs."""
+    editor = Editor(facts)
+    names = []
+    for node in ast.walk(editor.draft.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "stream":
+            names += [ast.unparse(one.value) for one in node.keywords if one.arg == "partition"]
+            node.keywords = [one for one in node.keywords if one.arg != "partition"]
+    if names:
+        yield Variant("streams use all SMs, and no partition", editor.tidy(), changes.whole_card)

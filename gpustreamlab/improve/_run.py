@@ -1,0 +1,405 @@
+"""One run of a program: in a session of its own, on copies of its inputs, with all that it gives and does."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import io
+import threading
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpustreamlab._util.arrays import find_arrays
+from gpustreamlab.analysis import Hazards
+from gpustreamlab.errors import ProgramError
+from gpustreamlab.improve._draft import Draft
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
+from gpustreamlab.programs._calls import CallLog, instrumented, is_user_function
+from gpustreamlab.programs._check import _near, _on_host, _same, kept_random_state
+from gpustreamlab.programs._source import names_of_code
+from gpustreamlab.programs._values import copied, is_of_session, remade
+from gpustreamlab.streams.stream import Event, Stream
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
+
+FILENAME = "<improve>"
+MOST_DEPTH = 4
+"""How deep functions of the user's are followed to what they look up."""
+_SEEDED = frozenset({"default_rng", "Generator", "RandomState", "SeedSequence", "PCG64", "Random"})
+"""What makes a generator, which is the program's own then."""
+_LIBRARY_CHANCE = frozenset(
+    {"rand", "randn", "randint", "randperm", "normal", "uniform", "random", "manual_seed", "seed", "dropout"}
+)
+"""Functions of CuPy, torch and the simulated device's arrays that draw from a generator of the whole process."""
+_ASKS = frozenset({"input", "breakpoint"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one run gave."""
+
+    wall_ns: int  # From its first call to the end of its last work
+    values: Mapping[str, Any]  # What its variables and inputs hold behind it, on the host
+    printed: str
+    error: BaseException | None
+    hazards: Hazards
+    trace: Trace
+    device_bytes: int  # How much memory its arrays took, at most
+    untouched: frozenset[str] = frozenset()  # What was the same in front of it, where that was asked for
+
+    def differs_from(self, other: Outcome, tolerance: float | None, untouched: frozenset[str] = frozenset()) -> str:
+        """Say what is not as in another run; empty where all is equal, bit for bit or within the tolerance.
+
+        What both leave untouched may hold what was in the memory before.
+        """
+        if type(self.error) is not type(other.error) or str(self.error) != str(other.error):
+            return f"it raises {self.error!r:.200}" if self.error is not None else f"it does not raise {other.error!r:.200}"
+        if self.printed != other.printed:
+            return "it prints something else"
+        names = self.differing(other, tolerance) - untouched
+        return f"{', '.join(sorted(names))} differ{'s' * (len(names) == 1)}" if names else ""
+
+    def differing(self, other: Outcome, tolerance: float | None) -> frozenset[str]:
+        """Return the variables that hold something else than in another run; of what is used no more arrays count."""
+
+        def is_same(name: str, value: Any) -> bool:
+            if name not in self.values:
+                return next(find_arrays(value), None) is None
+            found = self.values[name]
+            return _same(value, found) or (tolerance is not None and _near(value, found, tolerance))
+
+        return frozenset(name for name, value in other.values.items() if not is_same(name, value))
+
+    def new_hazard(self, other: Outcome) -> str:
+        """Say which race is in this run and not in another one; empty for none."""
+        known = Counter({(one.kind, one.first.work, one.second.work): one.hazard_count for one in other.hazards.hazards})
+        for one in self.hazards.hazards:
+            if one.hazard_count > known[one.kind, one.first.work, one.second.work]:
+                return f"{one.kind.value} of {one.array}: {one.first.work}, then {one.second.work}"
+        return ""
+
+
+class Runner:
+    """Runs drafts of one program."""
+
+    def __init__(self, lab: Session, values: Mapping[str, Any], arguments: Sequence[Any]) -> None:
+        self.lab = lab
+        self._values = values  # What its names mean
+        self._arguments = arguments
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Let the session of the user's record nothing in a ``with`` block; what the program did to it stays as it was."""
+        with self.lab.capture("ranges"), self.lab._accesses.lent():
+            yield
+
+    def run(self, draft: Draft, look: Look | None = None, *, compares: bool = False, is_watched: bool = True) -> Outcome:
+        """Run it once, in a session of its own on the same device; what it prints and raises is kept.
+
+        And which variables are as they were in front of it, if that is asked for. What is watched runs slower on a card.
+        """
+        lab = self.lab
+        lab.synchronize()
+        session = type(lab)(lab._backend, title="improve", hazards="report" if is_watched else "off")
+        printed = io.StringIO()
+        try:
+            with kept_random_state(lab._backend), redirect_stdout(printed):
+                if lab.layout is not None:
+                    session.partition(lab.layout)
+                call, named = self._call_of(draft, session, look)
+                session.synchronize()
+                had = _data_of(named()) if compares else {}
+                session.synchronize()
+                session.clear()
+                printed.truncate(printed.seek(0))
+                now = lab._backend.host_time_ns
+                error: BaseException | None = None
+                began_ns = now()
+                try:
+                    call()
+                except Exception as raised:  # noqa: BLE001 - the user's, compared with those of other runs
+                    error = raised
+                called_ns = now()
+                session.synchronize()
+                synchronized_ns = now()
+                hazards, trace, values = session.memory.hazards(), session.trace, named()
+                is_work = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
+                last_ns = int(trace.end_ns[is_work].max(initial=0))
+                wall_ns = max(called_ns - began_ns, last_ns - lab._backend.host_to_clock_ns(began_ns))
+                if not is_work.any():  # no kernels are captured, or it launches none
+                    wall_ns = synchronized_ns - began_ns
+                held = {id(one): one for value in values.values() for one in find_arrays(value)}
+                data = _data_of(values)
+                return Outcome(
+                    wall_ns=wall_ns,
+                    values=data,
+                    untouched=frozenset(name for name, value in had.items() if name in data and _same(value, data[name])),
+                    printed=printed.getvalue(),
+                    error=error,
+                    hazards=hazards,
+                    trace=trace,
+                    device_bytes=max(_most_used(trace), sum(int(getattr(one, "nbytes", 0)) for one in held.values())),
+                )
+        finally:
+            session.close()
+
+    def _call_of(
+        self, draft: Draft, session: Session, look: Look | None
+    ) -> tuple[Callable[[], object], Callable[[], dict[str, Any]]]:
+        """Return what is to be measured, prepared; and what gives the variables that it leaves behind."""
+        names = self._copies(session, draft)
+        arguments = [names.pop(f"argument {place}") for place in range(len(self._arguments))]
+        inputs = names.keys() & draft.names
+        scope = names if look is None else look.scope(names)
+        if draft.definition is None:
+            code = draft.compiled(draft.body if look is None else look.told(draft.body), FILENAME)
+            return (
+                lambda: exec(code, scope),  # noqa: S102 - the user's program
+                lambda: {
+                    name: scope[name] for name in scope if (name in inputs or name not in self._values) and _counts(scope[name])
+                },
+            )
+        definition = copy.deepcopy(draft.definition)
+        definition.decorator_list = []
+        if look is not None:
+            measured = next((one for one in definition.body if getattr(one, "name", "") == draft.inner), definition)
+            measured.body = look.told(measured.body)  # type: ignore[attr-defined]
+        exec(draft.compiled([definition], FILENAME), scope)  # noqa: S102 - the user's program
+        function = scope[definition.name]
+        given: dict[str, Any] = {f"argument {place}": one for place, one in enumerate(arguments) if _counts(one)}
+        if draft.inner is None:
+            left = {name: scope[name] for name in inputs if _counts(scope[name])}
+            return lambda: given.update({"what it returns": function(*arguments)}), lambda: {**given, **left}
+        work = function(*arguments)
+        return (
+            lambda: given.update({"what it returns": work()}),
+            lambda: {**given, **{name: one for name, one in _cells(work).items() if _counts(one)}},
+        )
+
+    def _copies(self, session: Session, draft: Draft) -> dict[str, Any]:
+        """Return what names mean, with copies of all that a run may change; this session in place of the user's."""
+        lab = self.lab
+        known = dict(self._values)
+        used = {name: known[name] for name in sorted(names_in(draft, known)) if name in known}
+        used |= {f"argument {place}": one for place, one in enumerate(self._arguments)}
+        memo: dict[int, Any] = {id(lab): session, id(lab.xp): session.xp}
+        for stream in lab.streams.values():
+            memo[id(stream)] = _twin(session, stream)
+        made, shared = copied(used, lab._backend.duplicate, memo)
+        if shared:
+            kind = type(used[shared[0]])
+            raise refused(f"{shared[0]!r}, a {kind.__module__}.{kind.__qualname__}, cannot be copied")
+        copies = {**known, **made}
+        for name, value in made.items():
+            if type(value) is types.FunctionType and is_user_function(value):
+                looked_up = names_of_code(value.__code__) & made.keys()
+                if looked_up and any(value.__globals__.get(one) is used[one] for one in looked_up):
+                    copies[name] = remade(value, {**value.__globals__, **{one: made[one] for one in looked_up}})
+        return copies
+
+
+def _data_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what variables hold, on the host; items of containers by themselves."""
+    return {
+        name: one
+        for variable, value in values.items()
+        if not is_of_session(value)
+        for name, one in _leaves(variable, _on_host(value))
+    }
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    yield (name, value) if not items else (f"len({name})", len(value))
+    for key, one in items:
+        yield from _leaves(f"{name}[{key!r}]", one)
+
+
+def _most_used(trace: Trace) -> int:
+    """Return how much memory the pools of all streams gave out together, at most, as far as that was recorded."""
+    counters, used, most = trace.counters, dict[int, float](), 0.0
+    for lane, name, value in zip(counters.lane.tolist(), counters.name.tolist(), counters.value.tolist(), strict=True):
+        if counters.names[name] == "pool_used_bytes":
+            used[lane] = value
+            most = max(most, sum(used.values()))
+    return int(most)
+
+
+def _twin(session: Session, stream: Stream) -> Stream:
+    """Return a stream like one of the user's, in another session."""
+    if stream.is_lent:
+        return session.stream(stream.name, external=stream)
+    return session.stream(stream.name, priority=stream.priority, partition=stream.partition)
+
+
+def refused(why: str) -> ProgramError:
+    """Return the error that a program is not improved, as it may not run several times."""
+    return ProgramError(
+        f"lab.improve runs a program many times, on copies of its inputs, which this one cannot have: {why}. Leave that out "
+        "of what is improved, or pass what it gives as an array."
+    )
+
+
+def names_in(draft: Draft, known: Mapping[str, Any]) -> set[str]:
+    """Return the variables that a program uses, those that its functions look up too."""
+    found = set(draft.names)
+    left = [known[name] for name in found if name in known]
+    for _ in range(MOST_DEPTH):
+        inner = {
+            name
+            for value in left
+            if type(value) is types.FunctionType and is_user_function(value)
+            for name in names_of_code(value.__code__)
+            if name in known and value.__globals__.get(name) is known[name]
+        } - found
+        found |= inner
+        left = [known[name] for name in inner]
+    return found
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not bound yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def _counts(value: Any) -> bool:
+    """Tell whether a variable is compared: what it leads to may be data."""
+    code = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, Stream, Event)
+    return not isinstance(value, code) and not is_of_session(value)
+
+
+class Look:
+    """What is seen of one run: when each statement began, what of the host's memory it looks at, and what it calls."""
+
+    AT = "__gpustreamlab_at__"
+
+    def __init__(self, draft: Draft, now: Callable[[], int]) -> None:
+        self._now = now
+        self.places = {id(one): place for place, (_, one) in enumerate(draft.statements())}
+        self._statements = [one for _, one in draft.statements()]
+        self._names: Mapping[str, Any] = {}
+        self.times: list[tuple[int, int]] = []  # When which statement began; of each time that it did
+        self.host_memory: list[dict[str, set[tuple[int, int]]]] = [{} for _ in self._statements]
+        """Of each statement which of the host's memory its names lead to: from and to where, by name."""
+        self.kinds: list[dict[str, Any]] = [{} for _ in self._statements]
+        """Of each statement a value that each of its names had."""
+
+    def scope(self, names: dict[str, Any]) -> dict[str, Any]:
+        """Return variables with what is called in front of each statement."""
+        names[self.AT] = self._at
+        self._names = names
+        return names
+
+    def told(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Return statements that tell when they begin, and which functions they call."""
+        count = 0
+
+        def with_calls(body: list[ast.stmt]) -> list[ast.stmt]:
+            nonlocal count
+            made = []
+            for one in body:
+                made += ast.parse(f"{self.AT}({count}, locals())").body
+                count += 1
+                made.append(one)
+                if not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    for name in ("body", "orelse", "finalbody"):
+                        if getattr(one, name, None):
+                            setattr(one, name, with_calls(getattr(one, name)))
+            return made
+
+        made = with_calls(copy.deepcopy(body))
+        return [instrumented(one) for one in made]
+
+    def _at(self, place: int, names: Mapping[str, Any]) -> None:
+        self.times.append((place, self._now()))
+        for name in names_loaded(self._statements[place]):
+            if name in names or name in self._names:
+                value = self.kinds[place][name] = names[name] if name in names else self._names[name]
+                self.host_memory[place].setdefault(name, set()).update(host_ranges(value))
+
+    @contextmanager
+    def following(self) -> Iterator[Effects]:
+        """Follow calls in a ``with`` block."""
+        log = CallLog.active[threading.get_ident()] = Effects(lambda _work, _arguments: None, _is_own)
+        log.begin(0)
+        try:
+            yield log
+        finally:
+            del CallLog.active[threading.get_ident()]
+
+
+def _is_own(code: types.CodeType) -> bool:
+    return code.co_filename == FILENAME
+
+
+class Effects(CallLog):
+    """Is told of the calls of a program; keeps the first that reaches beyond its arrays."""
+
+    found = ""
+
+    def _note_call(self, plain: Any, name: str, root: str) -> None:
+        super()._note_call(plain, name, root)
+        last = name.rpartition(".")[2]
+        owner = getattr(plain, "__self__", None)
+        module = getattr(plain, "__module__", None) or type(owner).__module__
+        if self.outside:
+            self.found = self.found or f"it calls {self.outside}"
+        elif root in ("_io", "io", "builtins") and last in {"open", *_ASKS}:
+            self.found = self.found or f"it calls {last}()"
+        elif last not in _SEEDED and (root in ("random", "secrets", "uuid") or str(module).startswith("numpy.random")):
+            is_global = isinstance(owner, np.random.RandomState) or root != "numpy"
+            if is_global and self._is_shared(owner):
+                self.found = self.found or f"it draws from a generator that is not its own, by {name}()"
+        elif last in _LIBRARY_CHANCE and (root in ("cupy", "torch") or type(owner).__name__ == "RandomModule"):
+            self.found = self.found or f"it draws from a generator that is not its own, by {name}()"
+
+    @staticmethod
+    def _is_shared(owner: Any) -> bool:
+        import random
+
+        shared = (np.random.mtrand._rand, getattr(random, "_inst", None), None)
+        return any(owner is one for one in shared) or isinstance(owner, types.ModuleType)
+
+
+def names_loaded(node: ast.stmt) -> set[str]:
+    """Return the names that a statement looks up itself: of one that has others in it those of its head."""
+    heads: list[ast.AST] = [node]
+    match node:
+        case ast.For(iter=iterated):
+            heads = [iterated]
+        case ast.While(test=test) | ast.If(test=test):
+            heads = [test]
+        case ast.With(items=items):
+            heads = [*items]
+        case ast.FunctionDef() | ast.ClassDef() | ast.Try():
+            heads = []
+    return {one.id for head in heads for one in ast.walk(head) if isinstance(one, ast.Name)}
+
+
+def host_ranges(value: Any, depth: int = 0) -> set[tuple[int, int]]:
+    """Return which memory of the host a value leads to, whole allocations: from and to where."""
+    found = set()
+    for one in find_arrays(value) if not isinstance(value, np.ndarray) else [value]:
+        if isinstance(one, np.ndarray):
+            owner = one
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            begin = owner.__array_interface__["data"][0]
+            found.add((begin, begin + max(1, owner.nbytes)))
+    if type(value) is types.FunctionType and is_user_function(value) and depth < MOST_DEPTH:
+        for name in names_of_code(value.__code__):
+            if name in value.__globals__:
+                found |= host_ranges(value.__globals__[name], depth + 1)
+        for one in _cells(value).values():
+            found |= host_ranges(one, depth + 1)
+    return found

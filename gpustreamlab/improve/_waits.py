@@ -1,0 +1,381 @@
+"""Changes of waits: of the host, of streams, and of copies that block."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpustreamlab.analysis import _changes as changes
+from gpustreamlab.analysis._changes import Run
+from gpustreamlab.improve._draft import Draft, parsed
+from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_reading, names_bound
+from gpustreamlab.improve._run import names_loaded
+from gpustreamlab.programs._source import short_text
+from gpustreamlab.streams.stream import Stream
+
+_SYNCHRONIZES = ("synchronize", "deviceSynchronize")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A program with something changed."""
+
+    title: str  # What was done, as a sentence without its end
+    draft: Draft
+    predict: Callable[[Run], Run | None] | None = None  # The same change of a recorded run; None where none is known
+
+
+class Editor:
+    """Changes a copy of a draft, by the places of its statements."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.draft = facts.draft.copy()
+        self._all = list(self.draft.statements())
+
+    def at(self, place: int) -> Any:
+        """Return a statement of the copy."""
+        return self._all[place][1]
+
+    def replace(self, place: int, statements: Sequence[ast.stmt]) -> None:
+        """Put statements in place of one."""
+        body, one = self._all[place]
+        number = _index(body, one)
+        body[number : number + 1] = statements
+
+    def insert(self, place: int, statements: Sequence[ast.stmt], *, behind: bool = False) -> None:
+        """Put statements in front of one, or behind it."""
+        body, one = self._all[place]
+        number = _index(body, one) + behind
+        body[number:number] = statements
+
+    def at_end(self, place: int, statements: Sequence[ast.stmt]) -> None:
+        """Put statements behind the outermost loop that one stands in; else at the end, before what is given back."""
+        loop = self.facts.loop_of(place)
+        if loop is not None:
+            self.insert(loop, statements, behind=True)
+            return
+        body = self.draft.body
+        number = len(body) - bool(body and isinstance(body[-1], ast.Return))
+        body[number:number] = statements
+
+    def tidy(self) -> Draft:
+        """Leave out what has nothing in it any more; return what was made."""
+        _tidy(self.draft.body)
+        return self.draft
+
+
+def _index(body: list[ast.stmt], one: ast.stmt) -> int:
+    return next(number for number, other in enumerate(body) if other is one)
+
+
+def _tidy(body: list[ast.stmt]) -> None:
+    for one in [*body]:
+        for name in ("body", "orelse", "finalbody"):
+            inner = getattr(one, name, None)
+            if isinstance(inner, list) and not isinstance(one, (ast.FunctionDef, ast.ClassDef)):
+                _tidy(inner)
+        number = _index(body, one)
+        if isinstance(one, ast.If) and _is_pure(one.test):
+            if not one.body and not one.orelse:
+                del body[number]
+            elif [*map(ast.dump, one.body)] == [*map(ast.dump, one.orelse)]:
+                body[number : number + 1] = one.body
+            elif not one.body:
+                one.test, one.body, one.orelse = ast.UnaryOp(ast.Not(), one.test), one.orelse, []
+        elif isinstance(one, ast.With) and not one.body:
+            del body[number]
+        elif isinstance(one, (ast.If, *LOOPS)) and not one.body:
+            one.body = [ast.Pass()]
+
+
+def _is_pure(test: ast.expr) -> bool:
+    parts = (ast.Compare, ast.Name, ast.Constant, ast.cmpop, ast.expr_context, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop)
+    return all(isinstance(one, parts) for one in ast.walk(test))
+
+
+def told(facts: Facts, places: Iterable[int]) -> str:
+    """Return what statements are, for a title."""
+    return ", ".join(dict.fromkeys(short_text(ast.unparse(facts.statements[place])) for place in places))
+
+
+def call_of(one: ast.stmt) -> ast.Call | None:
+    """Return the call that a statement is."""
+    return one.value if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) else None
+
+
+# Waits of the host
+
+
+def host_waits(facts: Facts) -> Iterator[Variant]:
+    """Leave out waits of the host; streams wait for each other where their data ask for it, and the host once, at the end."""
+    sites = [place for place in sorted(facts.executed) if _is_synchronize(facts, place) and _can_leave_out(facts, place)]
+    for chosen in [sites, *([[one] for one in sites] if len(sites) > 1 else [])]:
+        made = _without_host_waits(facts, chosen) if chosen else None
+        if made is not None:
+            yield Variant(
+                f"the host does not wait by {told(facts, chosen)}: streams wait for each other", made, changes.no_host_waits
+            )
+
+
+def _is_synchronize(facts: Facts, place: int) -> bool:
+    """Tell whether a statement is a wait of the host, and not the last: who called the program may read what that is for."""
+    call = call_of(facts.statements[place])
+    is_it = call is not None and isinstance(call.func, ast.Attribute) and call.func.attr in _SYNCHRONIZES and not call.args
+    return is_it and (facts.loop_of(place) is not None or any(unit > place for unit in facts.units))
+
+
+def _can_leave_out(facts: Facts, place: int) -> bool:
+    """Tell whether the host is known not to need a wait: it touches nothing that copies have, before it waits again."""
+    if facts.needs_wait(place):
+        return False
+    region = facts.region(place)
+    lanes = _lanes_awaited(facts, place)
+    memory = facts.memory_of_copies(region, lanes)
+    return not facts.is_touched(region, memory)
+
+
+def _lanes_awaited(facts: Facts, place: int) -> set[int] | None:
+    call = call_of(facts.statements[place])
+    of = call.func.value if call is not None and isinstance(call.func, ast.Attribute) else None
+    value = facts.look.kinds[place].get(of.id) if isinstance(of, ast.Name) else None
+    if not isinstance(value, Stream):
+        return None
+    return {lane for lane in facts.lanes_of(facts.executed) if facts.lane_name(lane) == value.name}
+
+
+def _without_host_waits(facts: Facts, places: Collection[int]) -> Draft | None:
+    editor = Editor(facts)
+    if not order_by_data(facts, editor, {one for place in places for one in facts.region(place)}):
+        return None
+    finals: dict[tuple[int | None, str], ast.stmt] = {}
+    for place in places:
+        one = editor.at(place)
+        finals.setdefault((facts.loop_of(place), ast.unparse(one)), one)
+        editor.replace(place, [])
+    for loop in dict.fromkeys(loop for loop, _ in finals):
+        own = [one for (where, _), one in finals.items() if where == loop]
+        place = next(place for place in places if facts.loop_of(place) == loop)
+        bound = _bound_in(facts, loop)
+        if facts.session_name is not None and (len(own) > 1 or any(names_loaded(one) & bound for one in own)):
+            own = parsed(f"{facts.session_name}.synchronize()")
+        editor.at_end(place, [ast.parse(ast.unparse(one)).body[0] for one in own])
+    return editor.tidy()
+
+
+def _bound_in(facts: Facts, loop: int | None) -> set[str]:
+    return set() if loop is None else names_bound(facts.statements[loop])
+
+
+def order_by_data(facts: Facts, editor: Editor, region: Collection[int]) -> bool:
+    """Let each stream wait for those whose data its next work needs, in a part of a program; tell whether that can be written.
+
+    Where it is not known what work touches, each waits for all others.
+    """
+    waits: dict[int, dict[int, None]] = {}
+    if facts.run.memory.is_known:
+        for (before, after), works in sorted(facts.needs.items()):
+            if after in region and not all(facts.is_awaited(*pair) for pair in works):
+                waits.setdefault(after, {})[before] = None
+    else:
+        chosen = [unit for unit in facts.units if unit in region]
+        for unit in chosen:
+            own = facts.lanes_of(facts.within(unit))
+            waits[unit] = dict.fromkeys(one for one in chosen if facts.lanes_of(facts.within(one)) != own)
+    for unit, others in waits.items():
+        stream, texts = facts.stream_text(unit), [facts.stream_text(one) for one in others]
+        if stream is None or None in texts:
+            return False
+        lines = [f"{stream}.wait({text})" for text in dict.fromkeys(texts) if text != stream]
+        editor.insert(unit, [one for line in lines for one in parsed(line)])
+    return True
+
+
+# Copies that block
+
+
+def blocking_gets(facts: Facts) -> Iterator[Variant]:
+    """Let copies to the host go on while the host does; it waits for them once, at the end."""
+    found = [place for place in facts.waiting if place in facts.executed and _blocking_get(facts, place) is not None]
+    editor = Editor(facts)
+    streams, into = dict[tuple[int | None, str], int](), ""
+    for place in sorted(found):
+        unit = facts.unit_of(place)
+        stream = facts.stream_text(unit)
+        if stream is None or not _can_go_on(facts, place):
+            continue
+        call = _blocking_get(facts, place, editor)
+        assert call is not None  # noqa: S101 - for the type checker
+        if not any(one.arg == "out" for one in call.keywords):
+            if not _with_memory(facts, editor, place, call):
+                continue
+            into = " into page-locked memory"
+        call.keywords = [one for one in call.keywords if one.arg != "blocking"] + [
+            ast.keyword("blocking", ast.Constant(value=False))
+        ]
+        value = call.func.value if isinstance(call.func, ast.Attribute) else call
+        if isinstance(value, ast.Name):  # which may be bound to another array while the copy goes on
+            editor.insert(place, parsed(f"{stream}.hold({value.id})"), behind=True)
+        streams.setdefault((facts.loop_of(place), stream), place)
+    for (_, stream), place in streams.items():
+        editor.at_end(place, parsed(f"{stream}.synchronize()"))
+    if streams:
+        yield Variant(f"copies to the host{into} do not block, the host waits for them once", editor.tidy(), _no_blocking)
+
+
+def _no_blocking(run: Run) -> Run | None:
+    changed = changes.pinned(run)
+    return changes.no_host_waits(changed or run) or changed
+
+
+def _blocking_get(facts: Facts, place: int, editor: Editor | None = None) -> ast.Call | None:
+    """Return the call of a statement that copies to the host: one that is the statement, or that a list is given."""
+    call = call_of(facts.statements[place] if editor is None else editor.at(place))
+    match call:
+        case ast.Call(
+            func=ast.Attribute(attr="append", value=ast.Name()), args=[ast.Call(func=ast.Attribute(attr="get")) as got]
+        ):
+            return got if not got.args and not got.keywords else None
+        case ast.Call(func=ast.Attribute(attr="get", value=value), args=[]) if is_plain_place(value):
+            return call
+    return None
+
+
+def _can_go_on(facts: Facts, place: int) -> bool:
+    """Tell whether the host does not look at what a copy gives, until the loop or the program has ended."""
+    region = facts.region(place)
+    own = facts.statements[place]
+    match call_of(own):
+        case ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name))):
+            others = {one for other in region if other != place for one in names_loaded(facts.statements[other])}
+            return name not in others and facts.inner_loop_of(place) is not None
+    memory = facts.copies_at(place)
+    return not facts.needs_wait(place) and not facts.is_touched(region, memory)
+
+
+def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> bool:
+    """Give a copy page-locked memory of its own, which a list keeps; tell whether that can be written."""
+    loop = facts.loop_of(place)
+    if facts.session_name is None or loop is None or not isinstance(call.func, ast.Attribute):
+        return False
+    one = editor.at(place)
+    value = ast.unparse(call.func.value)
+    new = f"{facts.session_name}.memory.pinned_empty({value}.shape, {value}.dtype)"
+    match call_of(one):
+        case ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name))):
+            editor.insert(place, parsed(f"{name}.append({new})"))
+            one.value = call
+        case _:
+            name = editor.draft.new_name("copies")
+            editor.insert(loop, parsed(f"{name} = []"))
+            editor.insert(place, parsed(f"{name}.append({new})"))
+    call.keywords.append(ast.keyword("out", ast.parse(f"{name}[-1]", mode="eval").body))
+    return True
+
+
+# Values that the host reads
+
+
+def unread_values(facts: Facts) -> Iterator[Variant]:
+    """Fetch no value that nothing reads."""
+    editor, lines = Editor(facts), []
+    for place in sorted(facts.executed):
+        call = call_of(facts.statements[place])
+        if call is None or not is_reading(call) or place not in facts.waiting:
+            continue
+        read = call.args[0] if call.args else call.func.value if isinstance(call.func, ast.Attribute) else call
+        if is_plain_place(read) and not (isinstance(call.func, ast.Attribute) and call.func.attr == "get"):
+            editor.replace(place, [])
+            lines.append(place)
+    if lines:
+        yield Variant(f"{told(facts, lines)}, which nothing reads, is not fetched", editor.tidy(), changes.no_host_waits)
+
+
+def late_values(facts: Facts) -> Iterator[Variant]:
+    """Read values behind the loop where nothing in it needs them."""
+    for place in sorted(facts.waiting):
+        loop = facts.inner_loop_of(place) if place in facts.executed else None
+        if loop is None or not any(map(is_reading, ast.walk(facts.statements[place]))) or not _can_be_late(facts, place, loop):
+            continue
+        editor = Editor(facts)
+        one, unit = editor.at(place), facts.unit_of(place)
+        bound = _bound_in(facts, loop)
+        kept = sorted(names_loaded(facts.statements[place]) & bound - names_bound(facts.statements[place]))
+        name = editor.draft.new_name("later")
+        head = ", ".join(kept)
+        values = f"({head})" if len(kept) > 1 else head
+        editor.replace(place, parsed(f"{name}.append({values})"))
+        again = parsed(f"for {head} in {name}:\n    pass")
+        again[0].body = [one]  # type: ignore[attr-defined]
+        if unit != place:  # on the stream on which it was read
+            again = [ast.With(copy.deepcopy(editor.at(unit).items), again)]
+        editor.insert(loop, parsed(f"{name} = []"))
+        editor.insert(loop, again, behind=True)
+        yield Variant(f"{told(facts, [place])} stands behind the loop", editor.tidy(), changes.no_host_waits)
+
+
+def _can_be_late(facts: Facts, place: int, loop: int) -> bool:
+    """Tell whether nothing in a loop looks at what a statement gives, and what it reads is bound anew in each turn."""
+    one = facts.statements[place]
+    if not isinstance(one, (ast.Expr, ast.AugAssign)) or not isinstance(facts.statements[loop], ast.For):
+        return False
+    target = names_loaded(facts.statements[place])
+    reads = {name for name in target if name in _bound_in(facts, loop)} - names_bound(one)
+    others = [facts.statements[other] for other in facts.within(loop) if other not in (place, loop)]
+    used = {name for other in others for name in names_loaded(other)}
+    match one:
+        case ast.AugAssign(target=ast.Name(id=name)):
+            is_alone = name not in used
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name)))):
+            is_alone = name not in used
+        case ast.Expr(value=ast.Call(func=ast.Name(id="print"))):
+            is_alone = "print" not in used
+        case _:
+            return False
+    if facts.unit_of(place) != place and names_loaded(facts.statements[facts.unit_of(place)]) & _bound_in(facts, loop):
+        return False  # the stream is another one in each turn
+    return is_alone and bool(reads) and all(_is_new_each_turn(others, facts.statements[loop], name) for name in reads)
+
+
+def _is_new_each_turn(others: Sequence[ast.stmt], loop: ast.stmt, name: str) -> bool:
+    """Tell whether a variable is given another object in each turn, and nothing changes that: no item of it is set."""
+    is_target = isinstance(loop, ast.For) and any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(loop.target))
+    bound = [one for one in others if isinstance(one, ast.Assign) and any(_is_name(target, name) for target in one.targets)]
+    is_fresh = all(isinstance(one.value, (ast.Call, ast.BinOp)) for one in bound)
+    changed = any(
+        (isinstance(one, ast.AugAssign) and _root(one.target) == name)
+        or (isinstance(one, ast.Assign) and any(_root(target) == name and not _is_name(target, name) for target in one.targets))
+        for one in others
+    )
+    return (is_target or (len(bound) == 1 and is_fresh)) and not changed
+
+
+def _is_name(part: ast.expr, name: str) -> bool:
+    return isinstance(part, ast.Name) and part.id == name
+
+
+def _root(part: ast.expr) -> str:
+    while isinstance(part, (ast.Attribute, ast.Subscript)):
+        part = part.value
+    return part.id if isinstance(part, ast.Name) else ""
+
+
+# Waits of streams
+
+
+def stream_waits(facts: Facts) -> Iterator[Variant]:
+    """Leave out waits of streams, one by one, where all that work touches is known: a race that it brings would be seen."""
+    if not facts.run.memory.is_known:
+        return
+    for place in sorted(facts.executed):
+        call = call_of(facts.statements[place])
+        match call:
+            case ast.Call(func=ast.Attribute(attr="wait", value=ast.Name(id=name)), args=[_]) if isinstance(
+                facts.look.kinds[place].get(name), Stream
+            ):
+                editor = Editor(facts)
+                editor.replace(place, [])
+                yield Variant(f"{told(facts, [place])} is left out", editor.tidy(), changes.fine_waits)

@@ -1,0 +1,98 @@
+"""Programs of CuPy and torch are changed by machine on a card: faster beyond the noise, and equal bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gpustreamlab as gsl
+
+SIDE, COUNT = 2048, 8
+
+
+@pytest.fixture
+def lab():
+    with gsl.Session("cuda") as session:
+        yield session
+
+
+def pipeline(lab):
+    """Copy images that NumPy made to the card, multiply each, copy it back, with a wait of the host behind each step."""
+    images = np.random.default_rng(3).random((COUNT, SIDE, SIDE), "float32")
+    back = lab.memory.pinned_empty(images.shape, images.dtype)
+    back[...] = 0
+    frames = [lab.xp.empty((SIDE, SIDE), "float32") for _ in images]
+    kernel = lab.xp.ones((SIDE, SIDE), "float32")
+    load, work, store = lab.stream("load"), lab.stream("work"), lab.stream("store")
+
+    def process():
+        products = []
+        for n in range(COUNT):
+            with lab.on("load"):
+                frames[n].set(images[n])
+            load.synchronize()
+            with lab.on("work"):
+                products.append(frames[n] @ kernel)
+            work.synchronize()
+            with lab.on("store"):
+                products[n].get(out=back[n], blocking=False)
+            store.synchronize()
+        return products
+
+    return process
+
+
+def staging(lab):
+    """Fill one page-locked array again and again: each copy has to be done before."""
+    buffer = lab.memory.pinned_empty((SIDE, SIDE), "float32")
+    frames = [lab.xp.empty((SIDE, SIDE), "float32") for _ in range(4)]
+    load = lab.stream("load")
+
+    def process():
+        for n in range(4):
+            buffer[...] = n
+            with lab.on("load"):
+                frames[n].set(buffer)
+            load.synchronize()
+        return frames
+
+    return process
+
+
+def test_a_pipeline_of_cupy_gains_beyond_the_noise(lab):
+    found = lab.improve(pipeline, lab, seconds=120)
+
+    assert found.speedup > 1.2, str(found)
+    assert all(one.interval_ns[0] > 0 for one in found.kept)
+    assert len(found.before_ns) > 1, "both programs ran in turns"
+
+
+def test_a_wait_that_the_host_needs_stays(lab):
+    found = lab.improve(staging, lab, seconds=60)
+
+    assert "load.synchronize()" in found.source
+    assert not [line for line in found.diff.splitlines() if line.startswith("-") and "synchronize" in line]
+
+
+def test_a_loop_of_torch_that_reads_its_loss_in_each_step_reads_it_behind_the_loop(lab):
+    torch = pytest.importorskip("torch")
+
+    def training(lab):
+        weights = torch.ones((SIDE, SIDE), device="cuda")
+        batches = [torch.full((SIDE, SIDE), float(n + 1), device="cuda") for n in range(COUNT)]
+        lab.stream("train")
+
+        def train():
+            losses = []
+            for batch in batches:
+                with lab.on("train"):
+                    loss = (batch @ weights).mean()
+                    losses.append(loss.item())
+            return losses
+
+        return train
+
+    found = lab.improve(training, lab, seconds=60)
+
+    assert not found or "losses.append(loss.item())" in found.source
+    assert np.median(found.after_ns) <= 1.02 * np.median(found.before_ns)

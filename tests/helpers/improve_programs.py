@@ -1,0 +1,423 @@
+"""Programs that a machine can mend, with what a good engineer makes of them; and some that look alike, where that is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpustreamlab.workloads import spin
+
+MENDED, KEPT = {}, {}
+"""Programs by their names. Of those in `KEPT` with the text that has to stay in the source."""
+SIDE = 320
+
+
+def mended(program):
+    MENDED[program.__name__] = program
+    return program
+
+
+def kept(*texts):
+    def add(program):
+        KEPT[program.__name__] = program, texts
+        return program
+
+    return add
+
+
+def data(lab, count=6, side=SIDE, seed=3):
+    """Return page-locked input, page-locked output, weights."""
+    source = lab.memory.pinned_empty((count, side, side), "f4")
+    source[...] = np.random.default_rng(seed).integers(0, 4, source.shape)
+    sink = lab.memory.pinned_empty((count, side, side), "f4")
+    sink[...] = 0
+    for name in ("load", "work", "store"):
+        lab.stream(name)
+    return source, sink, lab.xp.asarray(source[0])
+
+
+@mended
+def images_in_ordinary_memory(lab, which):
+    """Copy from an array that NumPy made."""
+    _, _, kernel = data(lab)
+    images = np.random.default_rng(5).integers(0, 9, (6, SIDE, SIDE)).astype("f4")
+    if which == "good":
+        other = lab.memory.pinned_empty(images.shape, images.dtype)
+        other[...] = images
+        images = other
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in images]
+
+    def process():
+        out = []
+        for number, frame in enumerate(frames):
+            with lab.on("load"):
+                frame.set(images[number])
+            lab.stream("work").wait("load")
+            with lab.on("work"):
+                out.append(frame @ kernel)
+        return out
+
+    return process
+
+
+@mended
+def waits_by_events_of_the_host(lab, which):
+    """Wait for a stream on the host where the next stream could."""
+    source, sink, kernel = data(lab)
+    load, work, store = (lab.streams[name] for name in ("load", "work", "store"))
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in source]
+
+    def process():
+        n, out = 0, []
+        while n < len(frames):
+            with lab.on(load, "in"):
+                frames[n].set(source[n])
+            if which == "bad":
+                lab.synchronize()
+            else:
+                work.wait(load)
+            with lab.on(work, "mm"):
+                out.append(frames[n] @ kernel)
+                out.append(out[-1] @ kernel)
+            if which == "bad":
+                work.synchronize()
+            else:
+                store.wait(work)
+            with lab.on(store, "out"):
+                out[-1].get(out=sink[n], blocking=False)
+            n += 1
+        return out
+
+    return process
+
+
+@mended
+def three_loops(lab, which):
+    """Do one thing with all items, then the next with all."""
+    source, sink, kernel = data(lab)
+    load, work, store = (lab.streams[name] for name in ("load", "work", "store"))
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in source]
+
+    def process():
+        products = []
+        if which == "good":
+            for n in range(6):
+                with lab.on("load"):
+                    frames[n].set(source[n])
+                work.wait(load)
+                with lab.on("work"):
+                    products.append(frames[n] @ kernel)
+                store.wait(work)
+                with lab.on("store"):
+                    products[n].get(out=sink[n], blocking=False)
+            return products
+        for n in range(6):
+            with lab.on("load"):
+                frames[n].set(source[n])
+        work.wait(load)
+        for k in range(6):
+            with lab.on("work"):
+                products.append(frames[k] @ kernel)
+        store.wait(work)
+        with lab.on("store"):
+            for n in range(6):
+                products[n].get(out=sink[n], blocking=False)
+        return products
+
+    return process
+
+
+@mended
+def one_array_for_all(lab, which):
+    """Fill the same array in each turn, behind the event of the turn before."""
+    source, _, kernel = data(lab)
+    load, work = lab.streams["load"], lab.streams["work"]
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in range(2)]
+    frame = frames[0]
+
+    def process():
+        out, done = [], [None, None]
+        if which == "good":
+            for n in range(6):
+                if done[n % 2] is not None:
+                    load.wait(done[n % 2])
+                with lab.on(load):
+                    frames[n % 2].set(source[n])
+                work.wait(load)
+                with lab.on(work):
+                    out.append(frames[n % 2] @ kernel)
+                done[n % 2] = work.record()
+            return out
+        used = None
+        for n in range(6):
+            if used is not None:
+                load.wait(used)
+            with lab.on(load):
+                frame.set(source[n])
+            work.wait(load)
+            with lab.on(work):
+                out.append(frame @ kernel)
+            used = work.record()
+        return out
+
+    return process
+
+
+@mended
+def losses_of_each_step(lab, which):
+    """Read a loss in each step, to keep it."""
+    source, _, kernel = data(lab)
+    load, work = lab.streams["load"], lab.streams["work"]
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in source]
+
+    def train():
+        losses, sums = [], []
+        for n in range(6):
+            with lab.on(load):
+                frames[n].set(source[n])
+            work.wait(load)
+            with lab.on("work", "step"):
+                loss = (frames[n] @ kernel).sum()
+                if which == "bad":
+                    losses.append(float(loss))
+                else:
+                    sums.append(loss)
+        with lab.on("work", "step"):
+            losses += [float(loss) for loss in sums]
+        return losses
+
+    return train
+
+
+@mended
+def results_as_a_list(lab, which):
+    """Fetch each result into memory of its own."""
+    source, _, kernel = data(lab)
+    load, work = lab.streams["load"], lab.streams["work"]
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in source]
+
+    def process():
+        results = []
+        for n in range(6):
+            with lab.on(load):
+                frames[n].set(source[n])
+            work.wait(load)
+            with lab.on(work):
+                product = frames[n] @ kernel
+            with lab.on(work):
+                if which == "bad":
+                    results.append(product.get())
+                else:
+                    results.append(lab.memory.pinned_empty(product.shape, product.dtype))
+                    product.get(out=results[-1], blocking=False)
+        work.synchronize()
+        return results
+
+    return process
+
+
+@mended
+def a_stream_for_each_request(lab, which):
+    """Make a stream for each of many small requests."""
+    _, _, kernel = data(lab, side=64)
+    made = [lab.stream(f"request/{n}") for n in range(24)] if which == "good" else None
+
+    def serve():
+        answers = []
+        for n in range(24):
+            stream = made[n] if made else lab.stream(f"request/{n}")
+            with lab.on(stream):
+                answers.append(kernel @ kernel)
+        return answers
+
+    return serve
+
+
+@mended
+def requests_by_priority_of_arrival(lab, which):
+    """Launch all of one stream, then all of the next."""
+    streams = [lab.stream(name) for name in "xyz"]
+    order = [stream for stream in streams for _ in range(40)] if which == "bad" else streams * 40
+
+    def serve():
+        for stream in order:
+            spin(lab, 20_000, blocks=8, stream=stream.name)
+
+    return serve
+
+
+# Where the change would be wrong
+
+
+@kept("load.synchronize()")
+def the_host_fills_what_is_copied(lab):
+    _, _, kernel = data(lab)
+    load, work = lab.streams["load"], lab.streams["work"]
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in range(4)]
+    staging = lab.memory.pinned_empty((SIDE, SIDE), "f4")
+
+    def process():
+        out = []
+        for n in range(4):
+            staging.fill(n)
+            with lab.on("load"):
+                frames[n].set(staging)
+            load.synchronize()
+            with lab.on("work"):
+                out.append(frames[n] @ kernel)
+            work.wait(load)
+        return out
+
+    return process
+
+
+@kept("store.synchronize()")
+def the_host_reads_what_was_fetched(lab):
+    source, sink, kernel = data(lab)
+    load, work, store = (lab.streams[name] for name in ("load", "work", "store"))
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in source]
+
+    def process():
+        best = 0.0
+        for n in range(6):
+            with lab.on(load):
+                frames[n].set(source[n])
+            work.wait(load)
+            with lab.on(work):
+                y = frames[n] @ kernel
+            store.wait(work)
+            with lab.on(store):
+                y.get(out=sink[n], blocking=False)
+            store.synchronize()
+            best = max(best, float(np.max(sink[n])))
+        return best
+
+    return process
+
+
+@kept("store.synchronize()")
+def a_function_reads_what_was_fetched(lab):
+    source, sink, kernel = data(lab)
+    store = lab.streams["store"]
+    found = []
+
+    def note(n):
+        found.append(sink[n].copy())
+
+    def process():
+        for n in range(6):
+            with lab.on("store"):
+                y = lab.xp.asarray(source[n]) @ kernel
+                y.get(out=sink[n], blocking=False)
+            store.synchronize()
+            note(n)
+        return found
+
+    return process
+
+
+@kept("if float(loss) > limit")
+def a_value_decides(lab):
+    source, _, kernel = data(lab)
+    limit = 1e7
+
+    def train():
+        steps = 0
+        for n in range(6):
+            with lab.on("work"):
+                loss = (lab.xp.asarray(source[n]) @ kernel).sum()
+                if float(loss) > limit:
+                    break
+            steps += 1
+        return steps
+
+    return train
+
+
+@kept("print(float(loss))")
+def prints_of_two_kinds(lab):
+    source, _, kernel = data(lab)
+
+    def train():
+        for n in range(4):
+            print("step", n)
+            with lab.on("work"):
+                loss = (lab.xp.asarray(source[n]) @ kernel).sum()
+                print(float(loss))
+
+    return train
+
+
+@kept("total.append(float(value))")
+def what_is_read_changes_in_the_next_turn(lab):
+    _, _, kernel = data(lab)
+    value = lab.xp.zeros((), "f4")
+
+    def count():
+        total = []
+        for _ in range(4):
+            with lab.on("work"):
+                value[...] = value + kernel.sum()
+                total.append(float(value))
+        return total
+
+    return count
+
+
+@kept("frame.set(source[n])")
+def an_array_is_added_to(lab):
+    """Each turn reads what the one before left in the same array."""
+    source, _, kernel = data(lab)
+    load, work = lab.streams["load"], lab.streams["work"]
+    frame = lab.xp.zeros((SIDE, SIDE), "f4")
+
+    def process():
+        out, used = [], None
+        for n in range(5):
+            if used is not None:
+                load.wait(used)
+            with lab.on(load):
+                out.append(frame + 1)
+                frame.set(source[n])
+            work.wait(load)
+            with lab.on(work):
+                out.append(frame @ kernel)
+            used = work.record()
+        return out
+
+    return process
+
+
+@kept("work.wait(load)")
+def each_item_needs_the_one_behind_it(lab):
+    source, _, _ = data(lab)
+    load, work = lab.streams["load"], lab.streams["work"]
+    frames = [lab.xp.zeros((SIDE, SIDE), "f4") for _ in source]
+
+    def process():
+        out = []
+        for n in range(6):
+            with lab.on(load):
+                frames[n].set(source[n])
+        work.wait(load)
+        for n in range(6):
+            with lab.on(work):
+                out.append(frames[n] @ frames[(n + 1) % 6])
+        return out
+
+    return process
+
+
+@kept("results.append(product.get())")
+def results_are_looked_at(lab):
+    source, _, kernel = data(lab)
+
+    def process():
+        results, largest = [], 0.0
+        for n in range(4):
+            with lab.on("work"):
+                product = lab.xp.asarray(source[n]) @ kernel
+                results.append(product.get())
+            largest = max(largest, float(results[-1].max()))
+        return results, largest
+
+    return process
