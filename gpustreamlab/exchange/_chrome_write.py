@@ -165,7 +165,8 @@ def _extras(trace: Trace) -> Iterator[Iterator[str]]:
         if name == "detail":
             yield map(details.__getitem__, values.tolist())
         else:
-            yield (f",{json.dumps(name)}:{_number(value)}" for value in values.tolist())
+            head = f",{json.dumps(name)}:"
+            yield map(head.__add__, map(_number, values.tolist()))  # not a generator, which would see the last head
 
 
 def _flows(trace: Trace, plan: Plan, places: Sequence[str]) -> dict[int, list[str]]:

@@ -17,8 +17,9 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 COLUMNS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition")
 COUNTERS = ("time_ns", "lane", "name", "value", "names")
 TABLES = ("names", "lanes", "threads", "partitions", "layout", "layouts", "markers", "details")
+AT_ONCE = ("sum_ns", "active_ns", "together_ns", "busiest_ns", "peak_lanes")
 ANSWERS = {
-    "overlap": ("mean_concurrency", "max_concurrency", "common_share"),
+    "overlap": ("common_ns", *AT_ONCE, "mean_concurrency", "max_concurrency", "common_share"),
     "utilization": ("sm_ns", "share", "card_share"),
     "strays": ("names", "left_partition", "groups"),
     "host_waits": ("names", "share", "groups"),
@@ -93,6 +94,8 @@ def answer(result, more=()):
 def describe_comparison(comparison):
     """Return what two traces differ in."""
     result = {name: value for name, value in as_json(comparison.result).items() if name != "metadata"}
+    for side in ("a", "b"):
+        result[side] |= {name: as_json(getattr(getattr(comparison.result, side), name)) for name in AT_ONCE}
     table = {name: as_json(column.tolist()) for name, column in comparison.to_pandas().items()}
     return result | {"notes": as_json(comparison.result.notes), "table": table, "shown": repr(comparison)}
 
