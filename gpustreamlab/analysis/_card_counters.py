@@ -102,6 +102,30 @@ def _common(from_ns: Int64Array, until_ns: Int64Array, start_ns: Int64Array, end
     return common
 
 
+LEAST_CLOCK_CHANGE = 0.02  # Of the SMs' clock between two traces, from which on it is said
+
+
+def clock_note(a: Trace, b: Trace) -> str:
+    """Say that the SMs of one of two traces were clocked lower, where both counted it; else nothing."""
+    whole = (
+        counter_means(one, one.start_ns.min(keepdims=True), one.end_ns.max(keepdims=True)) if len(one) else {} for one in (a, b)
+    )
+    means = dict(zip(("a", "b"), whole, strict=True))
+    clocks = {side: found["sm_clock_mhz"] for side, found in means.items() if found.get("sm_clock_mhz")}
+    if len(clocks) < 2:
+        return ""
+    (low, low_mhz), (high, high_mhz) = sorted(clocks.items(), key=lambda item: item[1])
+    if high_mhz < (1 + LEAST_CLOCK_CHANGE) * low_mhz:
+        return ""
+    held = means[low].get("clocks_held_down", 0.0)
+    why = f", held down by power, heat or hardware in {held:.0%} of the time" if held else ""
+    more = high_mhz / low_mhz - 1
+    return (
+        f"The SMs ran at {low_mhz:,.0f} MHz in {low}, at {high_mhz:,.0f} MHz in {high}{why}: kernels that the SMs bound take "
+        f"up to {more:.0%} longer in {low} for that alone."
+    )
+
+
 MEMORY_FULL, SMS_FULL = (
     75.0,
     90.0,

@@ -23,6 +23,7 @@ from gpustreamlab.analysis._busy import (
     join_words,
     require_trace,
 )
+from gpustreamlab.analysis._card_counters import clock_note
 from gpustreamlab.analysis._host_waits import lasted_ns
 from gpustreamlab.analysis._overlap import Overlap, concurrency
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, device_text, missing_facts, more_row
@@ -154,6 +155,8 @@ class TraceComparison(Reported):
     """What makes the work of both another, in one sentence; empty where it is the same by number and names of kernels, copies
     and fills and by bytes copied, or, where ranges count in one of both, by number and names of the ranges; also where one has
     no ranges to compare."""
+    clock_note: str = ""
+    """That the SMs of one were clocked lower, in one sentence; empty where they were not, or where one did not count it."""
 
     _columns: ClassVar = ()
 
@@ -175,6 +178,7 @@ class TraceComparison(Reported):
             )
         if (meta_a.simulated, meta_a.device_name) != (meta_b.simulated, meta_b.device_name):
             notes.append(f"Not the same device: a is {device_text(meta_a)}, b is {device_text(meta_b)}.")
+        notes += [self.clock_note] if self.clock_note else []
         for which, meta in (("a", meta_a), ("b", meta_b)):
             notes += [f"In {which}: {fact.rstrip('.')}." for fact in missing_facts(meta)]
         return tuple(notes)
@@ -237,6 +241,7 @@ def compare_traces(a: Trace, b: Trace) -> TraceComparison:
         counted=(sides[0].kinds, sides[1].kinds),
         metadata=(a.metadata, b.metadata),
         work_note=_work_note(*sides, with_ranges=with_ranges),
+        clock_note=clock_note(a, b),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -178,6 +179,24 @@ def test_without_counters_nothing_is_said_of_them():
     assert "Counted" not in str(lab.trace.explain()) + str(used)
     assert np.isnan(used.active_sms).all()
     assert used.counted_means == {}
+
+
+def clocked(mhz, held=0.0):
+    names = ("sm_clock_mhz", "clocks_held_down")
+    zeros = np.zeros(2, int)
+    counters = gsl.model.Counters(time_ns=zeros, lane=zeros, name=np.arange(2), value=np.array([mhz, held]), names=names)
+    return replace(make_trace([("a", "x", 0, 100)]), counters=counters)
+
+
+def test_a_clock_that_fell_is_said_where_both_traces_counted_it():
+    notes = gsl.compare(clocked(1_980.0), clocked(1_410.0, held=0.5)).result.notes
+    said = [note for note in notes if "MHz" in note]
+    assert said == [
+        "The SMs ran at 1,410 MHz in b, at 1,980 MHz in a, held down by power, heat or hardware in 50% of the time: kernels "
+        "that the SMs bound take up to 40% longer in b for that alone."
+    ]
+    assert not any("MHz" in note for note in gsl.compare(clocked(1_980.0), clocked(1_970.0)).result.notes)
+    assert not any("MHz" in note for note in gsl.compare(clocked(1_980.0), make_trace([("a", "x", 0, 100)])).result.notes)
 
 
 # Of a GPU, by a stand-in for NVML
