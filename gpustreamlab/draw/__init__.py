@@ -15,7 +15,7 @@ from gpustreamlab.draw._html import (
     viewer_style,
     write_html,
 )
-from gpustreamlab.draw._legend import memory_entries
+from gpustreamlab.draw._legend import plan_memory
 from gpustreamlab.draw._picture import Header, draw_figure, plan_header, plan_picture
 from gpustreamlab.draw._scene import detail_entries, is_partly_captured, plan_scene, stray_facts
 from gpustreamlab.draw._sm_map import grid_of, plan_sm_map, sm_map_svg, sm_map_text
@@ -46,7 +46,6 @@ __all__ = [
     "hazard_tables",
     "inline_html",
     "is_partly_captured",
-    "memory_entries",
     "name_styles",
     "pack_columns",
     "packed_bokeh",
@@ -55,6 +54,7 @@ __all__ = [
     "picture_html",
     "plan_groups",
     "plan_header",
+    "plan_memory",
     "plan_picture",
     "plan_scene",
     "plan_sm_map",

@@ -1,24 +1,33 @@
-"""Legend and bars of a static picture, and the memory of lanes."""
+"""Legend of a static picture: names and partitions with their colours."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis import Merged, counted_rows, host_waits, sm_kinds
+from gpustreamlab.analysis import (
+    Merged,
+    counted_rows,
+    display_name,
+    distinct,
+    group_labels,
+    host_waits,
+    name_group,
+    sm_kinds,
+)
 from gpustreamlab.draw._card import counter_line, counts_bytes
 from gpustreamlab.draw._colours import (
     CALL_STYLES,
     DARK_TEXT,
     GREY,
     HATCH_CLASS,
+    KIND_HATCHES,
     OPEN_ALPHA,
     STRAY_COLOUR,
-    CallStyle,
     PartitionStyle,
     Shape,
     call_class,
@@ -29,37 +38,38 @@ from gpustreamlab.draw._colours import (
 from gpustreamlab.draw._picture import Picture
 from gpustreamlab.draw._scene import NO_WAIT, Scene, stray_facts
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
 
 LEGEND_PARTITIONS = 12  # How many partitions the legend shows: the first
+LEGEND_NAMES = 14  # How many names the legend shows: those that take most time
 PARTITION_LEAD = "SMs by partition:"  # What stands before the partitions
 
 _INK = "#1b1f24"
+_WAITING_KINDS = (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.WAIT)
 
 Entries = list[tuple[str, str]]  # Texts of a legend, each with its swatch as SVG, or nothing
 
 
-def look_entries(trace: Trace) -> Entries:
-    """Return what a static picture's legend tells of colours that are no stream's and no partition's: calls, and strays."""
-    present = {call_class(trace.names[code]) for code in np.flatnonzero(np.bincount(trace.name)).tolist()}
-    if SPAN_KINDS.index(SpanKind.HOST) in trace.kind and len(host_waits(trace)):
-        present.add("synchronise")
-    entries = [(f"call: {label}", _call_swatch(style)) for label, style in CALL_STYLES.items() if label in present]
-    stray = f'<svg width="16" height="12"><path d="M5 0h11v11z" fill="{STRAY_COLOUR}"/></svg>'
-    return [*entries, *([("stray", stray)] if stray_facts(trace) else [])]
-
-
-def _call_swatch(style: CallStyle) -> str:
-    shape = _swatch(16, 12, style.fill, style.hatch)
-    if style.is_hollow:
-        shape = f'<rect x=".5" y=".5" width="15" height="11" rx="2" fill="none" stroke="{line_of(style.fill, _INK)}"/>'
-    return f'<svg width="16" height="12">{shape}</svg>'  # a picture within the picture cuts off what is beyond its border
-
-
-def _swatch(width: int, height: int, fill: str, hatch: str) -> str:
-    size = f'width="{width}" height="{height}" rx="2"'
-    over = f'<rect {size} fill="{pattern}" {HATCH_CLASS}/>' if (pattern := hatch_fill(hatch)) else ""
-    return f'<rect {size} fill="{fill}"/>{over}'
+def name_entries(trace: Trace, scene: Scene) -> Entries:
+    """Return the names of a static picture's legend, then kinds that have a hatch of their own, calls and strays."""
+    (named, more), uses = used_names(trace, LEGEND_NAMES), _uses_of_names(trace)
+    kinds = [SPAN_KINDS[kind] for kind in sorted({kind for used in uses.values() for _, kind in used})]
+    looks = [
+        *((display_name(label, 28), _name_swatch(trace, scene, uses, label, code)) for label, code in named),
+        *(
+            (
+                f"kind: {kind.value}",
+                swatch_svg(fill_of(GREY), KIND_HATCHES.get(kind, " "), "hollow" if kind in _WAITING_KINDS else "solid"),
+            )
+            for kind in kinds
+            if len(kinds) > 1 and kind is not SpanKind.HOST
+        ),
+        *_call_entries(trace),
+        *([("stray", f'<path d="M5 0h11v11z" fill="{STRAY_COLOUR}"/>')] if stray_facts(trace) else []),
+    ]
+    # A picture within the picture cuts off what is beyond its border.
+    entries = [(text, f'<svg width="16" height="12">{swatch}</svg>') for text, swatch in looks]
+    return [*entries, *([(f"and {more:,} more names", "")] if more else [])]
 
 
 def partition_entries(trace: Trace, scene: Scene) -> Entries:
@@ -79,11 +89,82 @@ def partition_entries(trace: Trace, scene: Scene) -> Entries:
     return [(PARTITION_LEAD, ""), *entries[:LEGEND_PARTITIONS], *tail] if entries else []
 
 
+def used_names(trace: Trace, limit: int) -> tuple[list[tuple[str, int]], int]:
+    """Return the names that take most time, each with a code that looks like it, and how many more there are; none of calls.
+
+    Names that differ by a number are one; it stands where the first of them does.
+    """
+    count = np.bincount(trace.name, minlength=len(trace.names))
+    totals = np.bincount(trace.name, weights=trace.duration_ns, minlength=len(trace.names))
+    present = [code for code in np.flatnonzero(count).tolist() if not call_class(trace.names[code])]
+    first: dict[str, int] = {}
+    total_ns: Counter[str] = Counter()
+    for code, label in zip(present, group_labels([trace.names[code] for code in present]), strict=True):
+        first.setdefault(label, code)
+        total_ns[label] += totals[code]
+    longest = sorted(first, key=lambda label: -total_ns[label])[:limit]
+    return sorted(((label, first[label]) for label in longest), key=lambda entry: entry[1]), len(first) - len(longest)
+
+
 def partition_swatch_svg(style: PartitionStyle) -> str:
     """Draw a partition's colour, hatch and letters as SVG shapes, 24 by 14."""
-    look = f'font-size="11" font-weight="700" text-anchor="middle" fill="{DARK_TEXT}"'
-    letters = f'<text x="12" y="11" {look}>{style.letter}</text>' if style.letter else ""
-    return _swatch(24, 14, style.fill, style.hatch) + letters
+    over = hatch_fill(style.hatch)
+    hatch = f'<rect width="24" height="14" rx="2" fill="{over}" {HATCH_CLASS}/>' if over else ""
+    letters = (
+        f'<text x="12" y="11" font-size="11" font-weight="700" text-anchor="middle" fill="{DARK_TEXT}">{style.letter}</text>'
+    )
+    return f'<rect width="24" height="14" rx="2" fill="{style.fill}"/>{hatch}{letters if style.letter else ""}'
+
+
+def _uses_of_names(trace: Trace) -> dict[int, set[tuple[int, int]]]:
+    """Return the lanes and kinds of the spans of each name, by codes."""
+    lanes, kinds = len(trace.lanes), len(SPAN_KINDS)
+    found, _ = distinct((trace.name.astype(np.int64) * lanes + trace.lane) * kinds + trace.kind)
+    uses: dict[int, set[tuple[int, int]]] = {}
+    for key in found.tolist():
+        rest, kind = divmod(key, kinds)
+        uses.setdefault(rest // lanes, set()).add((rest % lanes, kind))
+    return uses
+
+
+def _name_swatch(trace: Trace, scene: Scene, uses: dict[int, set[tuple[int, int]]], label: str, code: int) -> str:
+    """Draw how names look that are one in the legend: in grey where their bars are of several hues."""
+    is_group = "*" in label
+    codes = [other for other, name in enumerate(trace.names) if name_group(name) == label] if is_group else [code]
+    used = [uses[one] for one in {code, *codes} if one in uses]
+    hues = {scene.lane_hues[lane] for one in used for lane, _ in one}
+    style, kinds = scene.styles[code], {SPAN_KINDS[kind] for one in used for _, kind in one}
+    is_waiting = kinds <= set(_WAITING_KINDS)
+    shape: Shape = "solid" if not is_waiting else "hollow" if scene.row_pale.any() else "open"
+    return swatch_svg(fill_of(hues.pop() if len(hues) == 1 else GREY, style.tint), style.hatch, shape)
+
+
+def _shape(is_hollow: bool) -> Shape:  # noqa: FBT001 - it says what it is
+    return "hollow" if is_hollow else "solid"
+
+
+def swatch_svg(fill: str, hatch: str, shape: Shape = "solid") -> str:
+    """Draw a colour, a hatch and a shape as SVG, 16 by 12."""
+    line = line_of(fill, _INK)
+    if shape == "hollow":
+        return f'<rect x=".5" y=".5" width="15" height="11" rx="2" fill="none" stroke="{line}"/>'
+    if shape == "open":
+        rails = f'<path d="M0 .5h16M0 11.5h16" stroke="{line}"/>'
+        return f'<path d="M3 0h10v12h-10z" fill="{fill}" fill-opacity="{OPEN_ALPHA}"/>{rails}'
+    pattern = hatch_fill(hatch)
+    over = f'<rect width="16" height="12" rx="2" fill="{pattern}" {HATCH_CLASS}/>' if pattern else ""
+    return f'<rect width="16" height="12" rx="2" fill="{fill}"/>{over}'
+
+
+def _call_entries(trace: Trace) -> Entries:
+    present = {call_class(trace.names[code]) for code in np.flatnonzero(np.bincount(trace.name)).tolist()}
+    if SPAN_KINDS.index(SpanKind.HOST) in trace.kind and len(host_waits(trace)):
+        present.add("synchronise")
+    return [
+        (f"call: {label}", swatch_svg(style.fill, style.hatch, _shape(style.is_hollow)))
+        for label, style in CALL_STYLES.items()
+        if label in present
+    ]
 
 
 _WORDS = {
@@ -94,22 +175,56 @@ _WORDS = {
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def memory_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
-    """Write the memory of each lane that has any as the viewer reads it: lines of bytes on one scale, those in use last."""
-    counters, is_memory, entries = trace.counters, counts_bytes(trace), []
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryLine:
+    """One quantity of one lane: each value holds until the next time."""
+
+    label: str  # What it is
+    is_filled: bool  # True for memory in use, false for what is only reserved
+    time_ns: FloatArray  # When it changed, in ns since zero; shape (n,), float64, in order
+    value: FloatArray  # To what, in bytes; shape (n,), float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryStrip:
+    """The lines below one lane, on one scale."""
+
+    lane: int  # The lane
+    top: float  # Upper border, in px from the top of all lanes
+    bottom: float  # Lower border
+    most_bytes: float  # The top of the scale: the highest value
+    lines: tuple[MemoryLine, ...]  # What is reserved, then what is in use
+
+
+def plan_memory(trace: Trace, scene: Scene) -> tuple[MemoryStrip, ...]:
+    """Return the strips of all lanes with counters of memory; a counter that is not in bytes has none."""
+    counters, is_memory, strips = trace.counters, counts_bytes(trace), []
     codes = np.unique(counters.name[is_memory]).tolist()
     for lane in np.unique(counters.lane[is_memory]).tolist():
-        part, lines = scene.lanes[lane].parts[-1], []
-        for code in codes:
-            line, name = counter_line(trace, lane, code, scene.zero_ns), counters.names[code]
-            label, is_filled = _WORDS.get(name, (name.removesuffix("_bytes").replace("_", " "), True))
-            if len(line.time_ns):
-                lines.append({"label": label, "filled": is_filled, "time": line.time_ns.tolist(), "value": line.value.tolist()})
-        lines.sort(key=itemgetter("filled"))
-        most = max((max(line["value"]) for line in lines), default=0.0)
-        entry = {"lane": lane, "top": round(part.top, 2), "bottom": round(part.bottom, 2), "most": most}
-        entries.append(entry | {"most_text": format_bytes(most), "lines": lines})
-    return entries
+        part = scene.lanes[lane].parts[-1]
+        lines = [_line(trace, lane, code, scene.zero_ns) for code in codes]
+        known = sorted((line for line in lines if len(line.time_ns)), key=lambda line: line.is_filled)
+        most = max((float(line.value.max()) for line in known), default=0.0)
+        strips.append(MemoryStrip(lane=lane, top=part.top, bottom=part.bottom, most_bytes=most, lines=tuple(known)))
+    return tuple(strips)
+
+
+def memory_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
+    """Write the strips as the viewer reads them."""
+    return [
+        {
+            "lane": strip.lane,
+            "top": round(strip.top, 2),
+            "bottom": round(strip.bottom, 2),
+            "most": strip.most_bytes,
+            "most_text": format_bytes(strip.most_bytes),
+            "lines": [
+                {"label": line.label, "filled": line.is_filled, "time": line.time_ns.tolist(), "value": line.value.tolist()}
+                for line in strip.lines
+            ],
+        }
+        for strip in plan_memory(trace, scene)
+    ]
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -125,6 +240,12 @@ def format_bytes(size_bytes: float) -> str:
         size_bytes, place = size_bytes / 1024, place + 1
     digits = 0 if place == 0 or abs(size_bytes) >= 100 else 1 if abs(size_bytes) >= 10 else 2
     return f"{size_bytes:.{digits}f} {_UNITS[place]}"
+
+
+def _line(trace: Trace, lane: int, code: int, zero_ns: int) -> MemoryLine:
+    line, name = counter_line(trace, lane, code, zero_ns), trace.counters.names[code]
+    label, is_filled = _WORDS.get(name, (name.removesuffix("_bytes").replace("_", " "), True))
+    return MemoryLine(label=label, is_filled=is_filled, time_ns=line.time_ns, value=line.value)
 
 
 FADE_PX = 5.0  # Width of the steps in which the end of such a bar fades out

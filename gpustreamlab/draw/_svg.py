@@ -25,7 +25,7 @@ from gpustreamlab.draw._legend import (
     bar_fills,
     bar_hatches,
     bar_shapes,
-    look_entries,
+    name_entries,
     partition_entries,
 )
 from gpustreamlab.draw._picture import Header, Picture, plan_picture
@@ -128,7 +128,7 @@ def timeline_svg(
     why = why_tables(trace, picture.scene.zero_ns) if why is None else why
     went = why.get("went") or why_went(trace, picture.scene.zero_ns)
     scene = picture.scene
-    head, head_px = _head(picture.header, scene.notes, look_entries(trace), partition_entries(trace, scene))
+    head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(trace, scene))
     bar, bar_px = went_shapes(went, head_px)
     plot = SVGPlot(scene, head_px + bar_px, more_words=[CAPTURED_WORDS] if scene.is_partly_captured else [])
     items = merged_items(picture.columns, plot.scale_x, max_bars)
@@ -230,7 +230,7 @@ def picture_uri(svg: str) -> str:
 _BADGE_FILLS = {"SIMULATED": "#e69f00", "MEASURED": "#56b4e9"}
 
 
-def _head(header: Header, notes: Sequence[str], looks: Entries, partitions: Entries) -> tuple[list[str], float]:
+def _head(header: Header, notes: Sequence[str], names: Entries, partitions: Entries) -> tuple[list[str], float]:
     badge_px = text_width_px(header.badge, 11) + 14
     lines = [
         f'<text x="12" y="24" font-size="16" font-weight="600">{escape(cut_end(header.title, 80))}</text>',
@@ -247,10 +247,12 @@ def _head(header: Header, notes: Sequence[str], looks: Entries, partitions: Entr
         for line in textwrap.wrap(text, 140):
             lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
-    for entries, swatch_px in ((looks, 16), (partitions, 24)):
-        shapes, place = _legend_shapes(entries, place, swatch_px=swatch_px)
+    shapes, place = _legend_shapes(names, place, swatch_px=16)
+    lines += shapes
+    if partitions:
+        shapes, place = _legend_shapes(partitions, place + 10, swatch_px=24)
         lines += shapes
-    return lines, place - 2.0
+    return lines, place + 4.0
 
 
 def _legend_shapes(entries: Entries, place: int, *, swatch_px: int) -> tuple[list[str], int]:
@@ -264,7 +266,7 @@ def _legend_shapes(entries: Entries, place: int, *, swatch_px: int) -> tuple[lis
         text = f'<text x="{indent_px}" y="10">{escape(name)}</text>'
         parts.append(f'<g transform="translate({x:.0f} {place - 9})">{swatch}{text}</g>')
         x += width_px
-    return parts, place + (18 if entries else 0)
+    return parts, place + (12 if entries else -6)
 
 
 def _lane_shapes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:

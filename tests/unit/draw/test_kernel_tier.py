@@ -13,8 +13,8 @@ from gpustreamlab.analysis import strays
 from gpustreamlab.draw import (
     WORK_DEFAULTS,
     detail_entries,
-    memory_entries,
     page_data,
+    plan_memory,
     plan_picture,
     plan_scene,
     stray_facts,
@@ -152,23 +152,24 @@ def counted(trace, lane, values, times_ns=(0, 50)):
 
 def test_memory_has_a_strip_below_its_lane(picture):
     scene = picture.scene
-    prefill, copies = memory_entries(picture.trace, scene)
-    assert [line["label"] for line in prefill["lines"]] == ["pool reserved", "pool in use"]
-    assert [line["filled"] for line in copies["lines"]] == [True]
-    own = scene.rows.lane == prefill["lane"]
-    assert scene.row_bottom[own].max() < prefill["top"] < prefill["bottom"] < scene.lanes[prefill["lane"]].bottom
-    assert prefill["most"] == 112 << 20
+    prefill, copies = plan_memory(picture.trace, scene)
+    assert [line.label for line in prefill.lines] == ["pool reserved", "pool in use"]
+    assert [line.is_filled for line in copies.lines] == [True]
+    own = scene.rows.lane == prefill.lane
+    assert scene.row_bottom[own].max() < prefill.top < prefill.bottom < scene.lanes[prefill.lane].bottom
+    assert prefill.most_bytes == 112 << 20
 
 
 def test_what_is_counted_in_another_unit_is_no_memory():
     trace = make_kernel_trace([("a", "gemm", 0, 100), ("b", "gemm", 0, 100)])
     values = {"time_ns": [0, 0, 50], "lane": [0, 1, 1], "name": [0, 0, 1], "value": [2e6, 1e6, 64.0]}
     trace = replace(trace, counters=Counters(**values, names=("thread_time_ns", "pool_used_bytes")))
-    (strip,) = memory_entries(trace, plan_scene(trace))
-    assert (strip["lane"], strip["most"]) == (1, 64)
-    assert [line["label"] for line in strip["lines"]] == ["pool in use"]
+    (strip,) = plan_memory(trace, plan_scene(trace))
+    assert strip.lane == 1
+    assert strip.most_bytes == 64
+    assert [line.label for line in strip.lines] == ["pool in use"]
     only_time = replace(trace, counters=Counters(time_ns=[0], lane=[0], name=[0], value=[2e6], names=("thread_time_ns",)))
-    assert memory_entries(only_time, plan_scene(only_time)) == []
+    assert plan_memory(only_time, plan_scene(only_time)) == ()
     assert "MiB" not in timeline_svg(only_time)
 
 
@@ -177,24 +178,24 @@ def test_many_samples_keep_their_highest_and_their_last():
     values = np.arange(count, dtype=float) % 977
     values[12_345] = 5_000
     trace = counted(make_kernel_trace([("a", "gemm", 0, count)]), 0, values, np.arange(count))
-    ((line,),) = (strip["lines"] for strip in memory_entries(trace, plan_scene(trace)))
-    assert len(line["time"]) <= MAX_SAMPLES
-    assert (max(line["value"]), line["value"][-1]) == (5_000, values[-1])
-    assert (np.diff(line["time"]) > 0).all()
+    ((line,),) = (strip.lines for strip in plan_memory(trace, plan_scene(trace)))
+    assert len(line.time_ns) <= MAX_SAMPLES
+    assert (line.value.max(), line.value[-1]) == (5_000, values[-1])
+    assert (np.diff(line.time_ns) > 0).all()
 
 
 def test_memory_that_was_not_measured_has_no_line():
     trace = counted(make_kernel_trace([("a", "gemm", 0, 9)]), 0, [np.nan], [0])
-    (strip,) = memory_entries(trace, plan_scene(trace))
-    assert (strip["lines"], strip["most"]) == ([], 0)
+    (strip,) = plan_memory(trace, plan_scene(trace))
+    assert (strip.lines, strip.most_bytes) == ((), 0)
 
 
 def test_a_stream_with_memory_alone_is_its_strip():
     trace = counted(late_call_trace(), 1, [7.0, 9.0])
     scene = plan_scene(trace)
-    box, (strip,) = scene.lanes[1], memory_entries(trace, scene)
+    box, (strip,) = scene.lanes[1], plan_memory(trace, scene)
     assert (box.text, box.bottom - box.top) == ("default stream · memory", 36)
-    assert box.top < strip["top"] < strip["bottom"] < box.bottom
+    assert box.top < strip.top < strip.bottom < box.bottom
     # THEN a picture folds it, as the viewer does
     assert "1 stream without work" in timeline_svg(trace)
     assert "default stream" not in text_timeline(trace, 100)
