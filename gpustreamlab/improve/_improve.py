@@ -201,7 +201,7 @@ def improve(
     draft = read_draft(program)
     runner = Runner(lab, values, arguments)
     with runner.aside(), steps(MOST_KEPT, "improve") as step:
-        search = _Search(runner, draft, time.monotonic() + seconds, tolerance, memory, step)
+        search = _Search(runner, draft, seconds, tolerance, memory, step)
         search.run()
         return search.result()
 
@@ -268,14 +268,14 @@ class _Search:
         self,
         runner: Runner,
         draft: Draft,
-        until_s: float,
+        seconds: float,
         tolerance: float | None,
         memory: float,
         step: Callable[[str], None],
     ) -> None:
         self._runner = runner
         self._given = draft
-        self._until_s = until_s
+        self._seconds, self._until_s = seconds, time.monotonic() + seconds
         self._tolerance = tolerance
         self._memory = memory
         self._step = step
@@ -304,7 +304,8 @@ class _Search:
     def result(self) -> Improvement:
         """Return what was found."""
         if self._is_over():
-            self._notes["The time was over before all was tried: give it more, lab.improve(..., seconds=120)."] = None
+            more_s = max(60, 4 * self._seconds)
+            self._notes[f"Not all was tried in {self._seconds:g} s: give it more, lab.improve(..., seconds={more_s:g})."] = None
         before_ns, after_ns = self._samples
         least_ns = LEAST_SHARE * self._outcome.wall_ns
         titles = {one.title for one in self._kept}
