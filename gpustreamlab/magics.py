@@ -150,6 +150,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             raise UsageError("%%gpuprogram: --streams and --on exclude each other (see %%gpuprogram -h)")
         session = self._find_session()
         if arguments.improve is not None:
+            if arguments.plan or arguments.check or {arguments.streams, arguments.on, arguments.replay} != {None}:
+                raise UsageError("%%gpuprogram: --improve takes no other option beside it (see %%gpuprogram -h)")
             with _usage_errors(of_cell=True):
                 source = self.shell.transform_cell(cell)
                 return session.improve(source, seconds=arguments.improve, namespace=self.shell.user_ns)

@@ -581,7 +581,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         >>> with Session("sim") as lab:
         ...     streams = lab.stream("a"), lab.stream("b")
         ...     lab.improve(program)
-        <Improvement: 1.26 ms is 1.01 ms now, 1.24 times as fast, with 1 change>
+        <Improvement: 1.25 ms is 1.01 ms now, 1.24 times as fast, with 1 change>
         """
         self._life.require_open("improve a program")
         frame = sys._getframe(1)  # noqa: SLF001 - as IPython finds a caller's

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab._util.shell import steps
+from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis import explain
 from gpustreamlab.analysis._changes import with_cost_of_calls
 from gpustreamlab.analysis._explanation import Finding
 from gpustreamlab.analysis._replay import Impossible, replay
-from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.improve import _loops, _waits
@@ -137,24 +138,24 @@ class Improvement(Reported):
         return f"{before} is {after} now, {self.speedup:.2f} times as fast, with {count_text(len(self.kept), 'change')}"
 
     def _report(self) -> Report:
-        tables = []
-        if self.kept:
-            rows = [["kept", "predicted", "measured", "95% of it"]]
-            for one in self.kept:
-                low, high = map(format_ns, one.interval_ns)
-                rows.append([one.title, _gain(one.predicted_ns), format_ns(one.measured_ns), f"{low} to {high}"])
-            tables.append(ReportTable(caption="Changes, each on top of those before it", rows=rows, names=(), wraps=True))
-        if self.left:
-            rows = [["not kept", "predicted", "why"], *([one.title, _gain(one.predicted_ns), one.why] for one in self.left)]
-            tables.append(ReportTable(caption="Tried and not kept", rows=rows, names=(), wraps=True))
-        if self.advice:
-            rows = [["not made by machine", "predicted", "what to do"]]
-            rows += [[str(one.code), format_ns(one.saves_ns), one.fix] for one in self.advice]
-            tables.append(ReportTable(caption="Advice", rows=rows, names=(), wraps=True))
-        simulated = ["Simulated: times are modelled, and no hardware stands behind them."] * self.before.metadata.simulated
-        equal = ["Results, prints and exceptions are those of the program as it was, and no race is new."] * bool(self.kept)
-        return Report(title="Improved:" if self.kept else "Program:", line=self._line(), tables=tuple(tables),
-                      notes=(*equal, *self.notes, *simulated))  # fmt: skip
+        kept = [(one.title, _gain(one.predicted_ns), _measured(one)) for one in self.kept]
+        left = [(one.title, _gain(one.predicted_ns), one.why) for one in self.left]
+        advice = [(str(one.code), format_ns(one.saves_ns), one.fix) for one in self.advice]
+        tables = (
+            _table("Kept, each on top of those before it", ("kept", "predicted", "measured"), kept, lead="measured "),
+            _table("Tried and not kept", ("not kept", "predicted", "why"), left),
+            _table("Advice, which no machine follows", ("advice", "predicted", "what to do"), advice),
+        )
+        notes = (
+            "Results, prints and exceptions are those of the program as it was, and no race is new.",
+            "Nothing of yours is changed: .apply() returns the new source, .page('improved.html') has both runs.",
+        )
+        return Report(
+            title="Improved:" if self.kept else "Program:",
+            line=self._line(),
+            tables=tuple(one for one in tables if len(one.rows) > 1),
+            notes=(*notes[: 2 * bool(self.kept)], *self.notes, *simulated_notes(self.before.metadata)),
+        )
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n\n{self.diff}".rstrip()
@@ -169,6 +170,19 @@ class Improvement(Reported):
 
 def _gain(gain_ns: int | None) -> str:
     return "not known" if gain_ns is None else format_ns(gain_ns)
+
+
+def _measured(one: Kept) -> str:
+    """Write a gain, and how far it is certain; on the simulated device it is exact."""
+    low, high = map(format_ns, one.interval_ns)
+    return format_ns(one.measured_ns) + (f" (95%: {low} to {high})" if low != high else "")
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, lead: str = "") -> ReportTable:
+    """Return a table which text has as a list where it is too wide."""
+    told = [f"{name} (predicted: {gain}): {lead}{text}" for name, gain, text in rows]
+    lines = [f"{caption}:", *(line for one in told for line in wrap_sentence(one, first_indent="  ", indent="    "))]
+    return ReportTable(caption=caption, rows=[[*row] for row in (head, *rows)], names=(), lines=lines, wraps=True)
 
 
 def improve(
@@ -187,7 +201,7 @@ def improve(
     draft = read_draft(program)
     runner = Runner(lab, values, arguments)
     with runner.aside(), steps(MOST_KEPT, "improve") as step:
-        search = _Search(runner, draft, time.monotonic() + seconds, tolerance, memory, step)
+        search = _Search(runner, draft, seconds, tolerance, memory, step)
         search.run()
         return search.result()
 
@@ -254,14 +268,14 @@ class _Search:
         self,
         runner: Runner,
         draft: Draft,
-        until_s: float,
+        seconds: float,
         tolerance: float | None,
         memory: float,
         step: Callable[[str], None],
     ) -> None:
         self._runner = runner
         self._given = draft
-        self._until_s = until_s
+        self._seconds, self._until_s = seconds, time.monotonic() + seconds
         self._tolerance = tolerance
         self._memory = memory
         self._step = step
@@ -279,7 +293,7 @@ class _Search:
         while len(self._kept) < MOST_KEPT and not self._is_over():
             self._step(f"{format_ns(self._outcome.wall_ns)} now")
             tried = self._try_all(self._now, self._outcome)
-            best = self._best(tried)
+            best = next(iter(self._gaining(tried)), None)
             if best is None and (self._kept or not any(self._keep(pair) for pair in self._pairs(tried))):
                 break
             if best is not None and not self._keep([best]):
@@ -290,7 +304,8 @@ class _Search:
     def result(self) -> Improvement:
         """Return what was found."""
         if self._is_over():
-            self._notes["The time was over before all was tried: give it more, lab.improve(..., seconds=120)."] = None
+            more_s = max(60, 4 * self._seconds)
+            self._notes[f"Not all was tried in {self._seconds:g} s: give it more, lab.improve(..., seconds={more_s:g})."] = None
         before_ns, after_ns = self._samples
         least_ns = LEAST_SHARE * self._outcome.wall_ns
         titles = {one.title for one in self._kept}
@@ -386,15 +401,12 @@ class _Search:
         found = [one for one in tried if not one.why_not and one.gain_ns >= least_ns]
         return sorted(found, key=lambda one: -one.gain_ns)
 
-    def _best(self, tried: Sequence[_Tried]) -> _Tried | None:
-        return next(iter(self._gaining(tried)), None)
-
     def _pairs(self, tried: Sequence[_Tried]) -> Iterator[list[_Tried]]:
         """Yield changes that gain only together: one that gains nothing, and one on top of it that gains."""
         for first in tried:
             if first.why_not or self._is_over():
                 continue
-            second = self._best(self._try_all(first.variant.draft, first.outcome))
+            second = next(iter(self._gaining(self._try_all(first.variant.draft, first.outcome))), None)
             if second is not None:
                 yield [first, second]
 

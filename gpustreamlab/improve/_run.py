@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpustreamlab._util.arrays import find_arrays
+from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.improve._draft import Draft
@@ -107,9 +108,10 @@ class Runner:
         """
         lab = self.lab
         lab.synchronize()
-        session = type(lab)(lab._backend, title="improve", hazards="report" if is_watched else "off")
-        printed = io.StringIO()
+        session, printed = None, io.StringIO()
         try:
+            with delayed_interrupts():  # there is a session to close, or none was begun
+                session = type(lab)(lab._backend, title="improve", hazards="report" if is_watched else "off")
             with kept_random_state(lab._backend), redirect_stdout(printed):
                 if lab.layout is not None:
                     session.partition(lab.layout)
@@ -148,7 +150,9 @@ class Runner:
                     device_bytes=max(_most_used(trace), sum(int(getattr(one, "nbytes", 0)) for one in held.values())),
                 )
         finally:
-            session.close()
+            with delayed_interrupts():
+                if session is not None:
+                    session.close()
 
     def _call_of(
         self, draft: Draft, session: Session, look: Look | None

@@ -297,11 +297,12 @@ class Recorder:
         asked_ns = self.host_time_ns()
         self._backend.synchronize()
         self._idle_host_ns = asked_ns
-        if self._backend.device.simulated:  # on a GPU reading takes milliseconds, and is done on the side
-            self.kernels.take(is_complete=False)
-        self.collect()
-        self.kernels.finish(stop_count)
-        self.collect()
+        with self.observing():  # else virtual time would tell how far the thread that captures had come
+            if self._backend.device.simulated:  # on a GPU reading takes milliseconds, and is done on the side
+                self.kernels.take(is_complete=False)
+            self.collect()
+            self.kernels.finish(stop_count)
+            self.collect()
 
     def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
         """Collect, unless the device has failed, then return what is new since a place; see `ChunkLog.read`. Never waits."""

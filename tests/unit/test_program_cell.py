@@ -300,3 +300,44 @@ def test_options_streams_and_help_are_there(shell):
         found = {one.text.strip() for one in shell.Completer.completions("%%gpuprogram --on ", 18)}
         assert "copy" in found
     assert "how many streams" in run(shell, "%%gpuprogram -h")[1]
+
+
+IN_TURNS = """for _ in range(4):
+    with lab.on(a):
+        y = x @ x
+    lab.synchronize()
+    with lab.on(b):
+        z = x @ x
+    lab.synchronize()
+"""
+
+
+def test_improve_shows_what_gains_and_runs_nothing_on_the_users_variables(shell):
+    run(shell, "a, b = lab.stream('a'), lab.stream('b')")
+    lab = shell.user_ns["lab"]
+    before, names = (spans(lab), set(lab.streams)), set(shell.user_ns)
+    result, shown = run(shell, f"%%gpuprogram --improve 300\n{IN_TURNS}")
+    found = result.result
+    assert found.speedup > 1.5
+    assert "(predicted: " in shown
+    assert "-    lab.synchronize()" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+    assert found.apply() == found.source
+    assert shell.rl_next_input == found.source, "the next cell"
+    assert not {"y", "z"} & shell.user_ns.keys()
+    assert all(name.startswith("_") for name in shell.user_ns.keys() - names)
+    assert (spans(lab), set(lab.streams)) == (before[0] + ["cudaDeviceSynchronize"], before[1]), "spans() waits, too"
+
+
+@pytest.mark.parametrize("options", ["--plan", "--check", "--on copy", "--streams 2", "--replay 3"])
+def test_improve_takes_no_option_beside_it(shell, options):
+    _, shown = run(shell, f"%%gpuprogram --improve {options}\ny = x @ x")
+    assert "--improve takes no other option beside it" in shown
+    assert "y" not in shell.user_ns
+
+
+def test_what_improve_cannot_run_again_is_refused_in_one_line(shell):
+    _, shown = run(shell, "%%gpuprogram --improve\nopen('f')")
+    assert "UsageError: lab.improve runs a program many times" in shown
+    assert "it calls open" in shown
+    assert "Traceback" not in shown
