@@ -157,7 +157,8 @@ class Facts:
             seen = [value for one, value in self.values() if one == variable]
             if all(isinstance(value, Stream) and value.name == name for value in seen):
                 return variable
-        return None if self.session_name is None else f"{self.session_name}.stream({json.dumps(name)})"
+        is_named = self.session_name is not None and " " not in name  # the default stream has no name
+        return f"{self.session_name}.stream({json.dumps(name)})" if is_named else None
 
     @cached_property
     def _lasting(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.improve._draft import Draft, parsed
-from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_pure, is_reading, names_bound
+from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_pure, is_reading, names_bound, selection
 from gpustreamlab.improve._run import names_loaded
 from gpustreamlab.programs._source import short_text
 from gpustreamlab.streams.stream import Stream
@@ -187,6 +187,12 @@ def order_by_data(facts: Facts, editor: Editor, region: Collection[int]) -> bool
             waits[unit] = dict.fromkeys(one for one in chosen if facts.lanes_of(facts.within(one)) != own)
     for unit, others in waits.items():
         stream, texts = facts.stream_text(unit), [facts.stream_text(one) for one in others]
+        is_reading_alone = unit in facts.reading and selection(editor.at(unit)) is None and len({*texts}) == 1
+        if stream is None and is_reading_alone and None not in texts and facts.session_name is not None:
+            around = parsed(f"with {facts.session_name}.on({texts[0]}):\n    pass")
+            around[0].body = [editor.at(unit)]  # type: ignore[attr-defined]
+            editor.replace(unit, around)
+            continue
         if stream is None or None in texts:
             return False
         lines = [f"{stream}.wait({text})" for text in dict.fromkeys(texts) if text != stream]
