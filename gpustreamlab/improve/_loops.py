@@ -46,7 +46,7 @@ def pinned_sources(facts: Facts) -> Iterator[Variant]:
         bound = [number for number, one in enumerate(body) if isinstance(one, ast.Assign) and name in names_bound(one)]
         if not bound or not all(isinstance(value, np.ndarray) for value in values):
             continue
-        if facts.is_touched(range(len(facts.statements)), facts.look.known[name]):
+        if facts.is_touched(range(len(facts.statements)), facts.look.known.get(name, set())):
             continue  # a copy from ordinary memory is done with it when it returns, this one is not
         new = editor.draft.new_name("pinned" if name != "pinned" else "page_locked")
         lines = (

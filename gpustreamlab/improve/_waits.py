@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustreamlab._util.arrays import is_array
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.improve._draft import Draft, parsed
@@ -342,6 +343,9 @@ def _can_be_late(facts: Facts, place: int, loop: int) -> bool:
             is_alone = not any(facts.is_looked_up(name, facts.look.kinds[place].get(name), other) for other in places)
         case _:
             return False
+    others_read = [value for one, value in facts.look.kinds[place].items() if one not in (*reads, name)]
+    if any(isinstance(value, (list, dict)) or is_array(value) for value in others_read):
+        return False  # which may hold something else by then
     if facts.unit_of(place) != place and names_loaded(facts.statements[facts.unit_of(place)]) & _bound_in(facts, loop):
         return False  # the stream is another one in each turn
     return is_alone and bool(reads) and all(_is_new_each_turn(others, facts.statements[loop], name) for name in reads)
