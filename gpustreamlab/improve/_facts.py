@@ -16,8 +16,9 @@ from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD, read_program
 from gpustreamlab.backends import Backend
 from gpustreamlab.improve._draft import BODIES, Draft
-from gpustreamlab.improve._run import Look, names_loaded
+from gpustreamlab.improve._run import Look, names_loaded, parts_of_statement, reached
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
+from gpustreamlab.programs._source import names_of_code
 from gpustreamlab.streams.stream import Stream
 
 SELECTS = ("on", "select")
@@ -75,6 +76,29 @@ class Facts:
                         found[place_of[id(inner)]] = (*found[place], place)
         return found
 
+    @cached_property
+    def unseen(self) -> frozenset[int]:
+        """Statements that did not run, and may another time: not those of a branch that only what was prepared decides."""
+        bound = set().union(*map(names_bound, self.statements))
+        heads = [one if isinstance(one, ast.If) and is_pure(one.test) else None for one in self.statements]
+        fixed = {place for place, one in enumerate(heads) if one is not None and not names_loaded(one) & bound}
+        left = {*range(len(self.statements))} - self.executed
+        return frozenset(place for place in left if not fixed & {*self.parents[place]})
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Tell whether all ran that may launch something: the order that data ask for is known, for any run."""
+        parts = (part for place in self.unseen for part in parts_of_statement(self.statements[place]))
+        return not any(isinstance(part, (ast.Call, ast.BinOp, ast.AugAssign)) for part in parts)
+
+    def is_left_early(self, place: int) -> bool:
+        """Tell whether what stands behind a statement's loop, or at the end of the program, may be jumped over."""
+        loop = self.loop_of(place)
+        region = self.within(loop) if loop is not None else range(place, len(self.statements) - 1)
+        jumps = (ast.Return, ast.Raise, ast.Assert)
+        is_tried = any(isinstance(self.statements[one], (ast.Try, ast.TryStar)) for one in (*self.parents[place], *region))
+        return is_tried or any(isinstance(self.statements[one], jumps) for one in region)
+
     def loop_of(self, place: int) -> int | None:
         """Return the outermost loop that a statement stands in."""
         return next((one for one in self.parents[place] if isinstance(self.statements[one], LOOPS)), None)
@@ -91,7 +115,7 @@ class Facts:
         """Return the statements that may run between a statement and the end of its outermost loop, or of the program."""
         loop = self.loop_of(place)
         inside = self.within(loop) if loop is not None else range(place, len(self.statements))
-        return [one for one in inside if one in self.executed]
+        return [one for one in inside if one in self.executed or one in self.unseen]
 
     def unit_of(self, place: int) -> int:
         """Return the ``with lab.on(...)`` block that a statement stands in, the innermost; itself where there is none."""
@@ -133,7 +157,8 @@ class Facts:
             seen = [value for one, value in self.values() if one == variable]
             if all(isinstance(value, Stream) and value.name == name for value in seen):
                 return variable
-        return None if self.session_name is None else f"{self.session_name}.stream({json.dumps(name)})"
+        is_named = self.session_name is not None and " " not in name  # the default stream has no name
+        return f"{self.session_name}.stream({json.dumps(name)})" if is_named else None
 
     @cached_property
     def _lasting(self) -> list[str]:
@@ -185,12 +210,36 @@ class Facts:
     def is_touched(self, region: Collection[int], memory: Collection[tuple[int, int]] | None) -> bool:
         """Tell whether the host itself may look at memory, in some statements; at any, where it is None."""
         for place in region:
-            names = names_loaded(self.statements[place]) - copied_names(self.statements[place])
-            reached = {one for name in names for one in self.look.host_memory[place].get(name, ())}
-            for begin, end in reached:
+            one, own = self.statements[place], self.look.host_memory[place]
+            names = names_loaded(one) - copied_names(one) - self._only_gone_through(place)
+            found = own if place in self.executed else self.look.known  # by a branch that was not taken
+            for begin, end in {part for name in names for part in found.get(name, ())}:
                 if memory is None or any(begin < last and first < end for first, last in memory):
                     return True
         return False
+
+    def is_looked_up(self, name: str, value: Any, place: int) -> bool:
+        """Tell whether a statement looks at a variable, or at the list that it is by another name or in a function."""
+        if name in names_loaded(self.statements[place]):
+            return True
+        for one in (part for given in self.look.kinds[place].values() for part in reached(given)):
+            code = getattr(one, "__code__", None)
+            if (one is value and isinstance(value, list)) or (code and name in names_of_code(code) | {*code.co_freevars}):
+                return True
+        return False
+
+    def _only_gone_through(self, place: int) -> set[str]:
+        """Return the variables whose items a loop takes: it looks at none of their bytes."""
+        one, kinds = self.statements[place], self.look.kinds[place]
+        plain = (ast.Name, ast.Load, ast.Constant, ast.Call)
+        if not isinstance(one, ast.For) or not all(isinstance(part, plain) for part in ast.walk(one.iter)):
+            return set()
+        names = names_loaded(one)
+        if not names - kinds.keys() <= {"enumerate", "zip", "range", "len", "reversed"}:
+            return set()
+        values = {name: kinds[name] for name in names & kinds.keys()}
+        are_parts = all(type(value) in (list, tuple, int) or getattr(value, "ndim", 0) > 1 for value in values.values())
+        return {*values} if are_parts else set()  # one axis has numbers, which are read
 
     def memory_of_copies(self, region: Collection[int], lanes: Collection[int] | None = None) -> set[tuple[int, int]] | None:
         """Return which memory of the host is copied from or to in some statements; None where that is not known.
@@ -213,6 +262,12 @@ class Facts:
     def reading(self) -> frozenset[int]:
         """Statements that fetch a value, or an array, into new memory of the host."""
         return frozenset(place for place, one in enumerate(self.statements) if any(map(is_reading, ast.walk(one))))
+
+
+def is_pure(test: ast.expr) -> bool:
+    """Tell whether a condition looks at variables only."""
+    parts = (ast.Compare, ast.Name, ast.Constant, ast.cmpop, ast.expr_context, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop)
+    return all(isinstance(one, parts) for one in ast.walk(test))
 
 
 def names_bound(part: ast.AST) -> set[str]:

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpustreamlab._util.arrays import find_arrays, find_owner
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
 from gpustreamlab.improve._draft import parsed
 from gpustreamlab.improve._facts import Facts, copied_names, names_bound, selection
+from gpustreamlab.improve._run import names_loaded
 from gpustreamlab.improve._waits import Editor, Variant, call_of
 from gpustreamlab.streams.stream import Stream
 
@@ -33,6 +35,10 @@ def pinned_sources(facts: Facts) -> Iterator[Variant]:
         return
     pageable = {facts.site_of[number] for number, work in enumerate(facts.run.program.works) if work.is_pageable}
     names = {name for place in pageable if place >= 0 for name in copied_names(facts.statements[place])}
+    for one in facts.statements:  # whose items a loop takes
+        match one:
+            case ast.For(target=ast.Name(id=item), iter=ast.Name(id=items)) if item in names:
+                names = names - {item} | {items}
     for name in sorted(names):
         values = [value for one, value in facts.values() if one == name]
         editor = Editor(facts)
@@ -40,6 +46,8 @@ def pinned_sources(facts: Facts) -> Iterator[Variant]:
         bound = [number for number, one in enumerate(body) if isinstance(one, ast.Assign) and name in names_bound(one)]
         if not bound or not all(isinstance(value, np.ndarray) for value in values):
             continue
+        if facts.is_touched(range(len(facts.statements)), facts.look.known.get(name, set())):
+            continue  # a copy from ordinary memory is done with it when it returns, this one is not
         new = editor.draft.new_name("pinned" if name != "pinned" else "page_locked")
         lines = (
             f"{new} = {facts.session_name}.memory.pinned_empty({name}.shape, {name}.dtype)\n{new}[...] = {name}\n{name} = {new}"
@@ -182,7 +190,7 @@ def second_buffer(facts: Facts) -> Iterator[Variant]:
             case (
                 ast.Call(func=ast.Attribute(attr="set", value=ast.Name(id=buffer) | ast.Subscript(value=ast.Name(id=buffer)))),
                 ast.For(),
-            ) if buffer not in bound:
+            ) if buffer not in bound and _is_filled_first(facts, place, loop, buffer):
                 count = sum(1 for at, _ in facts.look.times if at == place)
                 yield _with_second(facts, loop, buffer, count)
 
@@ -191,6 +199,16 @@ def _is_filled_again(facts: Facts, place: int) -> bool:
     """Tell whether the work of a statement waits until others have read what it wrote the last time."""
     own = [number for number, site in enumerate(facts.site_of) if site == place]
     return any(before not in own and after in own and before > own[0] for before, after in facts.run.memory.edges())
+
+
+def _is_filled_first(facts: Facts, place: int, loop: int, buffer: str) -> bool:
+    """Tell whether each turn fills a buffer before it uses it, and no other variable leads to it."""
+    keys = {name: {find_owner(one).key for one in find_arrays(value)} for name, value in facts.values()}
+    is_shared = any(own & keys[buffer] for name, own in keys.items() if name != buffer)
+    is_used = any(buffer in names_loaded(facts.statements[one]) for one in range(loop + 1, place))
+    may_skip = any(isinstance(facts.statements[one], (ast.If, ast.Try)) for one in facts.parents[place][1:])
+    leaves = any(isinstance(facts.statements[one], (ast.Continue, ast.Break)) for one in facts.within(loop))
+    return not (is_shared or is_used or may_skip or leaves)
 
 
 def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Variant:
@@ -252,6 +270,9 @@ def by_role(facts: Facts) -> Iterator[Variant]:
         is_mixed = {*moving} != {*inside}
         if len(lanes) != 1 or not moving or not is_mixed or facts.session_name is None or not facts.run.memory.is_known:
             continue
+        calls = [one for one in ast.walk(facts.statements[loop]) if isinstance(one, ast.Call)]
+        if any(ast.unparse(one.func).endswith((".record", ".synchronize", ".query")) for one in calls):
+            continue  # these are of the one stream, and would not wait for the others
         yield from _with_roles(facts, loop, inside, moving, *lanes)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpustreamlab._util.arrays import find_arrays
+from gpustreamlab._util.arrays import MOST_ITEMS, find_arrays, is_array, parts_of
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.errors import ProgramError
@@ -295,6 +295,8 @@ class Look:
         self.times: list[tuple[int, int]] = []  # When which statement began; of each time that it did
         self.host_memory: list[dict[str, set[tuple[int, int]]]] = [{} for _ in self._statements]
         """Of each statement which of the host's memory its names lead to: from and to where, by name."""
+        self.known: dict[str, set[tuple[int, int]]] = {}
+        """Which memory of the host names lead to in any of them."""
         self.kinds: list[dict[str, Any]] = [{} for _ in self._statements]
         """Of each statement a value that each of its names had."""
 
@@ -329,7 +331,9 @@ class Look:
         for name in names_loaded(self._statements[place]):
             if name in names or name in self._names:
                 value = self.kinds[place][name] = names[name] if name in names else self._names[name]
-                self.host_memory[place].setdefault(name, set()).update(host_ranges(value))
+                ranges = host_ranges(value)
+                for memory in (self.host_memory[place], self.known):
+                    memory.setdefault(name, set()).update(ranges)
 
     @contextmanager
     def following(self) -> Iterator[Effects]:
@@ -375,35 +379,45 @@ class Effects(CallLog):
         return any(owner is one for one in shared) or isinstance(owner, types.ModuleType)
 
 
-def names_loaded(node: ast.stmt) -> set[str]:
-    """Return the names that a statement looks up itself: of one that has others in it those of its head."""
+def parts_of_statement(node: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the syntax of a statement; of one that has others in it that of its head, and of its handlers."""
     heads: list[ast.AST] = [node]
     match node:
-        case ast.For(iter=iterated):
-            heads = [iterated]
-        case ast.While(test=test) | ast.If(test=test):
-            heads = [test]
-        case ast.With(items=items):
+        case ast.For(iter=head) | ast.While(test=head) | ast.If(test=head):
+            heads = [head]
+        case ast.With(items=items) | ast.Try(handlers=items) | ast.TryStar(handlers=items):
             heads = [*items]
-        case ast.FunctionDef() | ast.ClassDef() | ast.Try():
+        case ast.FunctionDef() | ast.ClassDef():
             heads = []
-    return {one.id for head in heads for one in ast.walk(head) if isinstance(one, ast.Name)}
+    return (one for head in heads for one in ast.walk(head))
 
 
-def host_ranges(value: Any, depth: int = 0) -> set[tuple[int, int]]:
+def names_loaded(node: ast.stmt) -> set[str]:
+    """Return the names that a statement looks up itself."""
+    return {one.id for one in parts_of_statement(node) if isinstance(one, ast.Name)}
+
+
+def reached(value: Any) -> Iterator[Any]:
+    """Yield a value and all that it leads to: what it holds, and what functions close over or look up."""
+    seen, waiting = set[int](), [value]
+    while waiting and len(seen) < MOST_ITEMS:
+        one = waiting.pop()
+        if id(one) not in seen and not isinstance(one, (str, bytes, int, float, type, types.ModuleType)):
+            seen.add(id(one))
+            yield one
+            if is_user_function(one):
+                waiting += [one.__globals__[name] for name in names_of_code(one.__code__) if name in one.__globals__]
+            waiting += [] if is_array(one) else parts_of(one)
+
+
+def host_ranges(value: Any) -> set[tuple[int, int]]:
     """Return which memory of the host a value leads to, whole allocations: from and to where."""
     found = set()
-    for one in find_arrays(value) if not isinstance(value, np.ndarray) else [value]:
+    for one in reached(value):
         if isinstance(one, np.ndarray):
             owner = one
             while isinstance(owner.base, np.ndarray):
                 owner = owner.base
             begin = owner.__array_interface__["data"][0]
             found.add((begin, begin + max(1, owner.nbytes)))
-    if type(value) is types.FunctionType and is_user_function(value) and depth < MOST_DEPTH:
-        for name in names_of_code(value.__code__):
-            if name in value.__globals__:
-                found |= host_ranges(value.__globals__[name], depth + 1)
-        for one in _cells(value).values():
-            found |= host_ranges(one, depth + 1)
     return found

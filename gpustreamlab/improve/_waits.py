@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustreamlab._util.arrays import is_array
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.improve._draft import Draft, parsed
-from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_reading, names_bound
+from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_pure, is_reading, names_bound, selection
 from gpustreamlab.improve._run import names_loaded
 from gpustreamlab.programs._source import short_text
 from gpustreamlab.streams.stream import Stream
@@ -79,7 +80,7 @@ def _tidy(body: list[ast.stmt]) -> None:
             if isinstance(inner, list) and not isinstance(one, (ast.FunctionDef, ast.ClassDef)):
                 _tidy(inner)
         number = _index(body, one)
-        if isinstance(one, ast.If) and _is_pure(one.test):
+        if isinstance(one, ast.If) and is_pure(one.test):
             if not one.body and not one.orelse:
                 del body[number]
             elif [*map(ast.dump, one.body)] == [*map(ast.dump, one.orelse)]:
@@ -90,11 +91,6 @@ def _tidy(body: list[ast.stmt]) -> None:
             del body[number]
         elif isinstance(one, (ast.If, *LOOPS)) and not one.body:
             one.body = [ast.Pass()]
-
-
-def _is_pure(test: ast.expr) -> bool:
-    parts = (ast.Compare, ast.Name, ast.Constant, ast.cmpop, ast.expr_context, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop)
-    return all(isinstance(one, parts) for one in ast.walk(test))
 
 
 def told(facts: Facts, places: Iterable[int]) -> str:
@@ -129,8 +125,13 @@ def _is_synchronize(facts: Facts, place: int) -> bool:
 
 
 def _can_leave_out(facts: Facts, place: int) -> bool:
-    """Tell whether the host is known not to need a wait: it touches nothing that copies have, before it waits again."""
-    if facts.needs_wait(place):
+    """Tell whether the host is known not to need a wait, neither by what it does nor by what is copied behind it."""
+    return not facts.needs_wait(place) and _is_untouched(facts, place)
+
+
+def _is_untouched(facts: Facts, place: int) -> bool:
+    """Tell whether the host touches nothing that is copied until the end of a loop, where it waits again in any case."""
+    if not facts.is_whole or facts.is_left_early(place):
         return False
     region = facts.region(place)
     lanes = _lanes_awaited(facts, place)
@@ -187,6 +188,12 @@ def order_by_data(facts: Facts, editor: Editor, region: Collection[int]) -> bool
             waits[unit] = dict.fromkeys(one for one in chosen if facts.lanes_of(facts.within(one)) != own)
     for unit, others in waits.items():
         stream, texts = facts.stream_text(unit), [facts.stream_text(one) for one in others]
+        is_reading_alone = unit in facts.reading and selection(editor.at(unit)) is None and len({*texts}) == 1
+        if stream is None and is_reading_alone and None not in texts and facts.session_name is not None:
+            around = parsed(f"with {facts.session_name}.on({texts[0]}):\n    pass")
+            around[0].body = [editor.at(unit)]  # type: ignore[attr-defined]
+            editor.replace(unit, around)
+            continue
         if stream is None or None in texts:
             return False
         lines = [f"{stream}.wait({text})" for text in dict.fromkeys(texts) if text != stream]
@@ -205,7 +212,7 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
     for place in sorted(found):
         unit = facts.unit_of(place)
         stream = facts.stream_text(unit)
-        if stream is None or not _can_go_on(facts, place):
+        if stream is None or not _is_untouched(facts, place) or not _can_go_on(facts, place):
             continue
         call = _blocking_get(facts, place, editor)
         assert call is not None  # noqa: S101 - for the type checker
@@ -250,10 +257,11 @@ def _can_go_on(facts: Facts, place: int) -> bool:
     own = facts.statements[place]
     match call_of(own):
         case ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name))):
-            others = {one for other in region if other != place for one in names_loaded(facts.statements[other])}
-            return name not in others and facts.inner_loop_of(place) is not None
-    memory = facts.copies_at(place)
-    return not facts.needs_wait(place) and not facts.is_touched(region, memory)
+            others = [other for other in region if other != place]
+            memory = facts.look.host_memory[place].get(name, set())  # of the turns before
+            is_alone = not any(name in names_loaded(facts.statements[other]) for other in others)
+            return is_alone and facts.inner_loop_of(place) is not None and not facts.is_touched(others, memory)
+    return not facts.needs_wait(place) and not facts.is_touched(region, facts.copies_at(place))
 
 
 def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> bool:
@@ -284,7 +292,7 @@ def unread_values(facts: Facts) -> Iterator[Variant]:
     editor, lines = Editor(facts), []
     for place in sorted(facts.executed):
         call = call_of(facts.statements[place])
-        if call is None or not is_reading(call) or place not in facts.waiting:
+        if call is None or not is_reading(call) or place not in facts.waiting or not _is_untouched(facts, place):
             continue
         read = call.args[0] if call.args else call.func.value if isinstance(call.func, ast.Attribute) else call
         if is_plain_place(read) and not (isinstance(call.func, ast.Attribute) and call.func.attr == "get"):
@@ -320,21 +328,24 @@ def late_values(facts: Facts) -> Iterator[Variant]:
 def _can_be_late(facts: Facts, place: int, loop: int) -> bool:
     """Tell whether nothing in a loop looks at what a statement gives, and what it reads is bound anew in each turn."""
     one = facts.statements[place]
-    if not isinstance(one, (ast.Expr, ast.AugAssign)) or not isinstance(facts.statements[loop], ast.For):
+    if not isinstance(facts.statements[loop], ast.For) or not _is_untouched(facts, place):
         return False
     target = names_loaded(facts.statements[place])
     reads = {name for name in target if name in _bound_in(facts, loop)} - names_bound(one)
-    others = [facts.statements[other] for other in facts.within(loop) if other not in (place, loop)]
-    used = {name for other in others for name in names_loaded(other)}
+    places = [other for other in facts.within(loop) if other not in (place, loop)]
+    others = [facts.statements[other] for other in places]
     match one:
-        case ast.AugAssign(target=ast.Name(id=name)):
-            is_alone = name not in used
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name)))):
-            is_alone = name not in used
-        case ast.Expr(value=ast.Call(func=ast.Name(id="print"))):
-            is_alone = "print" not in used
+        case (
+            ast.AugAssign(target=ast.Name(id=name))
+            | ast.Expr(value=ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name))))
+            | ast.Expr(value=ast.Call(func=ast.Name(id="print" as name)))
+        ):
+            is_alone = not any(facts.is_looked_up(name, facts.look.kinds[place].get(name), other) for other in places)
         case _:
             return False
+    others_read = [value for one, value in facts.look.kinds[place].items() if one not in (*reads, name)]
+    if any(isinstance(value, (list, dict)) or is_array(value) for value in others_read):
+        return False  # which may hold something else by then
     if facts.unit_of(place) != place and names_loaded(facts.statements[facts.unit_of(place)]) & _bound_in(facts, loop):
         return False  # the stream is another one in each turn
     return is_alone and bool(reads) and all(_is_new_each_turn(others, facts.statements[loop], name) for name in reads)
@@ -368,7 +379,7 @@ def _root(part: ast.expr) -> str:
 
 def stream_waits(facts: Facts) -> Iterator[Variant]:
     """Leave out waits of streams, one by one, where all that work touches is known: a race that it brings would be seen."""
-    if not facts.run.memory.is_known:
+    if not facts.run.memory.is_known or not facts.is_whole:
         return
     for place in sorted(facts.executed):
         call = call_of(facts.statements[place])

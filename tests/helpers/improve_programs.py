@@ -421,3 +421,166 @@ def results_are_looked_at(lab):
         return results, largest
 
     return process
+
+
+def process_of(lab, side=128, count=6):
+    """Return ordinary data, page-locked memory of one item, arrays and weights."""
+    photos = np.random.default_rng(1).random((count, side, side), "float32")
+    pinned = lab.memory.pinned_empty((side, side), "float32")
+    for name in ("load", "work"):
+        lab.stream(name)
+    return photos, pinned, [lab.xp.asarray(one) for one in photos], lab.xp.ones((side, side), "float32")
+
+
+@kept("                losses.append(float((frames[n] @ kernel).sum()))")
+def a_value_keeps_the_host_from_writing_over_what_is_copied(lab):
+    photos, pinned, frames, kernel = process_of(lab)
+
+    def process():
+        losses = []
+        for n in range(6):
+            pinned[...] = photos[n]
+            with lab.on("work"):
+                frames[n].set(pinned)
+                losses.append(float((frames[n] @ kernel).sum()))
+        return losses
+
+    return process
+
+
+@kept("                float(total)")
+def an_unread_value_keeps_the_host_from_writing_over_what_is_copied(lab):
+    photos, pinned, frames, kernel = process_of(lab)
+
+    def process():
+        out = []
+        for n in range(6):
+            pinned[...] = photos[n]
+            with lab.on("work"):
+                frames[n].set(pinned)
+                total = (frames[n] @ kernel).sum()
+                out.append(total)
+                float(total)
+        return out
+
+    return process
+
+
+@kept("out.append(product.get())")
+def a_result_keeps_the_host_from_writing_over_what_is_copied(lab):
+    photos, pinned, frames, kernel = process_of(lab)
+
+    def process():
+        out = []
+        for n in range(6):
+            pinned[...] = photos[n]
+            with lab.on("work"):
+                frames[n].set(pinned)
+                product = frames[n] @ kernel
+                out.append(product.get())
+        return out
+
+    return process
+
+
+@kept("out.append(product.get())")
+def results_are_looked_at_by_another_name(lab):
+    _, _, frames, kernel = process_of(lab)
+
+    def process():
+        out, top = [], 0.0
+        same = out
+        for n in range(6):
+            with lab.on("work"):
+                product = frames[n] @ kernel
+                out.append(product.get())
+            top = max(top, float(same[-1].max()))
+        return out, top
+
+    return process
+
+
+@kept("losses.append(float(total))")
+def a_function_looks_at_values(lab):
+    _, _, frames, kernel = process_of(lab)
+    losses = []
+
+    def is_enough():
+        return losses[-1] < 1
+
+    def process():
+        for n in range(6):
+            with lab.on("work"):
+                total = (frames[n] @ kernel).sum()
+                losses.append(float(total))
+            if is_enough():
+                break
+        return losses
+
+    return process
+
+
+@kept('            lab.streams["load"].synchronize()')
+def a_branch_that_is_seldom_taken_writes_over_what_is_copied(lab):
+    photos, _, frames, kernel = process_of(lab)
+    source = lab.memory.pinned_empty(photos.shape, photos.dtype)
+    source[...] = photos
+    flags, work = np.zeros(6, bool), lab.streams["work"]
+
+    def process():
+        out = []
+        for n in range(6):
+            with lab.on("load"):
+                frames[n].set(source[n])
+            lab.streams["load"].synchronize()
+            work.wait("load")
+            with lab.on("work"):
+                out.append(frames[n] @ kernel)
+            if flags[n]:
+                source[n] = 0
+        return out
+
+    return process
+
+
+@kept('    staging = np.zeros((128, 128), "float32")\n    work')
+def ordinary_memory_is_filled_again(lab):
+    photos, _, frames, kernel = process_of(lab)
+    staging = np.zeros((128, 128), "float32")
+    work = lab.streams["work"]
+
+    def process():
+        out = []
+        for n in range(6):
+            staging[...] = photos[n]
+            with lab.on("load"):
+                frames[n].set(staging)
+            work.wait("load")
+            with lab.on("work"):
+                out.append(frames[n] @ kernel)
+        return out
+
+    return process
+
+
+@kept("load.wait(used)", "frame.set(source[n])")
+def a_buffer_has_another_name_and_all_items_are_alike(lab):
+    source, _, kernel = data(lab)
+    source[...] = 1
+    frame = lab.xp.ones((SIDE, SIDE), "f4")
+    view, load, work = frame[:], lab.streams["load"], lab.streams["work"]
+
+    def process():
+        out, used = [], None
+        for n in range(6):
+            if used is not None:
+                load.wait(used)
+            with lab.on(load):
+                frame.set(source[n])
+            work.wait(load)
+            with lab.on(work):
+                out.append(view @ kernel)
+            used = work.record()
+        return out
+
+    return process

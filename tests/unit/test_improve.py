@@ -49,6 +49,33 @@ def waiting():
         lab.synchronize()  # noqa: F821
 
 
+def test_a_wait_for_all_becomes_one_of_streams_though_the_loop_goes_through_what_is_copied(lab):
+    def program(lab):
+        frames = np.random.default_rng(1).random((4, 128, 128), "float32")
+        io, mm = lab.stream("io"), lab.stream("mm")
+
+        def process():
+            out = []
+            for frame in frames:
+                with lab.on(io):
+                    x = lab.xp.asarray(frame)
+                lab.synchronize()
+                with lab.on(mm):
+                    total = (x @ x).sum()
+                lab.synchronize()
+                out.append(float(total))
+            return out
+
+        return process
+
+    found = lab.improve(program, lab, seconds=LONG)
+
+    assert "mm.wait(io)" in found.source
+    assert found.source.count("lab.synchronize()") == 1
+    assert "frames = pinned" in found.source
+    assert found.speedup > 1.25
+
+
 @pytest.fixture
 def text(lab):
     lab.stream("a"), lab.stream("b")
