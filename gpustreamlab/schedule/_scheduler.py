@@ -208,8 +208,8 @@ class Scheduler:
         """Whether a step has begun and not ended; for good if an exception came out of the middle of it."""
         self.observer: Callable[[DeviceWork], None] | None = None
         """Gets each finished kernel, copy and fill."""
-        self.meter: Callable[[int], None] | None = None
-        """Gets each instant at which something changes, before it does."""
+        self.meters: list[Callable[[int], None]] = []
+        """Each gets every instant at which something changes, before it does."""
         self.placement_observer: Callable[[KernelRun, list[tuple[int, int]]], None] | None = None
         """Gets each kernel whose blocks start, with (SM group, blocks on it)."""
         self.pool = SlotPool(preset.sm_count, preset.slots_per_sm)
@@ -343,8 +343,8 @@ class Scheduler:
     def step(self) -> None:
         """Simulate the next instant at which something happens."""
         heap = self._heap
-        if self.meter is not None:
-            self.meter(heap[0][0])
+        for meter in self.meters:
+            meter(heap[0][0])
         now_ns = self.now_ns = heap[0][0]
         while heap and heap[0][0] == now_ns:
             _, order, what, item = heapq.heappop(heap)

@@ -16,6 +16,7 @@ import gpustreamlab as gsl
 from gpustreamlab.analysis import counter_means
 from gpustreamlab.backends.cuda import _counters as nvml_counters
 from gpustreamlab.backends.cuda._counters import MOST_WAIT_NS, NvmlCounters
+from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import CaptureUnavailableError, OptionError
 from gpustreamlab.model import CARD_COUNTERS
 from gpustreamlab.recorder import counters as sampling
@@ -86,6 +87,20 @@ def test_counting_costs_the_simulated_program_nothing():
     assert counted.end_ns.tolist() == bare.end_ns.tolist()
     assert not set(bare.counters.names) & set(CARD_COUNTERS)
     assert "sm_active_percent" in counted.counters.names
+
+
+def test_two_sessions_of_one_device_count_each():
+    device = SimBackend("h200")
+    with gsl.Session(device, counters=True) as first:
+        with gsl.Session(device, counters=True) as second:
+            second.stream("a")
+            spin(second, MS, blocks=132, stream="a")
+            second.synchronize()
+        first.synchronize()
+    peaks = [float(np.nanmax(samples_of(lab.trace, "sm_active_percent")[1])) for lab in (first, second)]
+    assert peaks == [100, 100]
+    assert device.driver.scheduler.meters == []
+    device.close()
 
 
 def test_auto_is_for_gpus_and_other_words_are_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpustreamlab.backends._counters import CounterReading
@@ -32,7 +33,7 @@ class SimCounters:
         with driver.lock:
             driver.catch_up()
             self._begin_ns = self._now_ns = driver.clock.now_ns
-            driver.scheduler.meter = self._count
+            driver.scheduler.meters.append(self._count)
 
     def read(self) -> list[CounterReading]:
         """Return what was counted since the last time, by pieces of `PERIOD_NS` of virtual time at most."""
@@ -46,8 +47,8 @@ class SimCounters:
 
     def close(self) -> None:
         """Count no more."""
-        if self._driver.scheduler.meter == self._count:
-            self._driver.scheduler.meter = None
+        with self._driver.lock, suppress(ValueError):
+            self._driver.scheduler.meters.remove(self._count)
 
     def _count(self, until_ns: int) -> None:
         """Take that the device went on as it is until then."""
