@@ -214,18 +214,13 @@ def utilization(trace: Trace) -> Utilization:
 
 def _active_sms(trace: Trace, steps: Sequence[SMSteps], device: Device) -> list[float]:
     """Return how many SMs were active while each partition of a card worked alone; NaN where that is not known."""
+    if not len(trace.counters):
+        return [math.nan] * len(steps)
+    edges = np.unique(np.concatenate([step.edges_ns for step in steps]))
+    works = np.stack([np.searchsorted(step.edges_ns, edges[:-1], side="right") % 2 == 1 for step in steps])
     found = []
-    for step in steps:
-        others = np.concatenate([np.empty(0, np.int64), *(other.edges_ns for other in steps if other is not step)])
-        others = union_edges(others[::2], others[1::2])
-        edges = np.unique(np.concatenate((step.edges_ns, others)))
-        is_alone = (np.searchsorted(step.edges_ns, edges, side="right") % 2 == 1) & (
-            np.searchsorted(others, edges, side="right") % 2 == 0
-        )
-        alone = np.flatnonzero(is_alone[:-1])
-        means = (
-            counter_means(trace, edges[alone], edges[alone + 1], device.ordinal) if len(trace.counters) and len(alone) else {}
-        )
+    for is_alone in works & (works.sum(axis=0) == 1):
+        means = counter_means(trace, edges[:-1][is_alone], edges[1:][is_alone], device.ordinal)
         found.append(means.get("sm_active_percent", math.nan) * device.sm_count / 100)
     return found
 
@@ -257,10 +252,8 @@ _NAME_WIDTH = 24
 
 def _rows(result: Utilization) -> list[list[str]]:
     cards = result.device.tolist() if len({*result.device.tolist()}) > 1 else []
-    has_active = bool(np.isfinite(result.active_sms).any())
-    rows = [["partition", "asked for", "granted SMs", "time, ms", "of, ms", "share", "SM x ms", *["active SMs"][:has_active]]]
+    rows = [["partition", "asked for", "granted SMs", "time, ms", "of, ms", "share", "SM x ms"]]
     shares, sm_ns = result.share, result.sm_ns
-    active = ["-" if math.isnan(sms) else f"{sms:.1f}" for sms in result.active_sms.tolist()]
     for place, name in enumerate(result.names[:LISTED_PARTITIONS]):
         rows.append(
             [
@@ -271,14 +264,14 @@ def _rows(result: Utilization) -> list[list[str]]:
                 format_ms(result.window_ns[place]),
                 format_share(shares[place]),
                 format_ms(sm_ns[place]),
-                *active[place : place + has_active],
             ]
         )
     times = [format_ms(result.wall_ns), format_share(result.card_share), format_ms(result.card_sm_ns)]
-    rows.append(
-        ["all SMs of the cards" if cards else "all SMs of the card", "", f"{result.sm_count:,}", "", *times, *[""][:has_active]]
-    )
-    return rows + more_row(len(result.names) - LISTED_PARTITIONS, 7 + has_active)
+    rows.append(["all SMs of the cards" if cards else "all SMs of the card", "", f"{result.sm_count:,}", "", *times])
+    if np.isfinite(result.active_sms).any():
+        active = ["-" if math.isnan(sms) else f"{sms:.1f}" for sms in result.active_sms[:LISTED_PARTITIONS].tolist()]
+        rows = [[*row, told] for row, told in zip(rows, ["active SMs", *active, ""], strict=True)]
+    return rows + more_row(len(result.names) - LISTED_PARTITIONS, len(rows[0]))
 
 
 # SMs over time

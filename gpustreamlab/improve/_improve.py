@@ -29,6 +29,7 @@ from gpustreamlab.improve._facts import Facts
 from gpustreamlab.improve._run import Look, Outcome, Runner, refused
 from gpustreamlab.improve._waits import Variant
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
+from gpustreamlab.programs._values import closed_over
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.tuning._measure import clock_notes, interval
 
@@ -223,7 +224,7 @@ def _target(
         return program, arguments, values
     while True:
         named = _named(program, arguments)
-        values = {**program.__globals__, **_closure_of(program), **named}
+        values = {**program.__globals__, **{one.key: one.value for one in closed_over(program)}, **named}
         following = forwarded(program, values)
         if following is None:
             break
@@ -244,11 +245,6 @@ def _named(function: FunctionType, arguments: Sequence[Any]) -> dict[str, Any]:
     if any(one.kind.name.startswith("VAR_") for one in bound.signature.parameters.values()):
         raise ProgramError(f"{function.__qualname__} takes * or ** arguments; name each parameter of a program.")
     return dict(bound.arguments)
-
-
-def _closure_of(function: FunctionType) -> dict[str, Any]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return {name: cell.cell_contents for name, cell in cells}
 
 
 class _Tried(NamedTuple):

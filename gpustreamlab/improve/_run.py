@@ -9,7 +9,7 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CallLog, instrumented, is_user_function
 from gpustreamlab.programs._check import _near, _on_host, _same, kept_random_state
 from gpustreamlab.programs._source import names_of_code
-from gpustreamlab.programs._values import copied, is_of_session, remade
+from gpustreamlab.programs._values import closed_over, copied, is_of_session, remade
 from gpustreamlab.streams.stream import Event, Stream
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Runner:
         work = function(*arguments)
         return (
             lambda: given.update({"what it returns": work()}),
-            lambda: {**given, **{name: one for name, one in _cells(work).items() if _counts(one)}},
+            lambda: {**given, **{one.key: one.value for one in closed_over(work) if _counts(one.value)}},
         )
 
     def _copies(self, session: Session, draft: Draft) -> dict[str, Any]:
@@ -265,14 +265,6 @@ def names_in(draft: Draft, known: Mapping[str, Any]) -> set[str]:
         } - found
         found |= inner
         left = [known[name] for name in inner]
-    return found
-
-
-def _cells(function: Any) -> dict[str, Any]:
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not bound yet
-            found[name] = cell.cell_contents
     return found
 
 

@@ -173,7 +173,7 @@ class FunctionNames(dict[str, Any]):
     """
 
     def __init__(self, function: types.FunctionType, look_up: Callable[[], dict[str, Any]]) -> None:
-        given, module, closed = look_up(), function.__globals__, _closed_over(function)
+        given, module, closed = look_up(), function.__globals__, closed_over(function)
         own = {one.name: one.default for one in inspect.signature(function).parameters.values()}
         own |= {name: given[name] for name in own if name in given}
         own = {name: value for name, value in own.items() if value is not inspect.Parameter.empty}
@@ -200,7 +200,8 @@ class FunctionNames(dict[str, Any]):
         super().__delitem__(name)
 
 
-def _closed_over(function: types.FunctionType) -> list[Slot]:
+def closed_over(function: types.FunctionType) -> list[Slot]:
+    """Return the variables of outer functions that a function uses, as far as they are bound."""
     found = []
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is not bound yet
@@ -259,7 +260,7 @@ def _slots_of_function(function: types.FunctionType) -> list[Slot]:
     known = function.__globals__
     found = [Slot("__defaults__", function.__defaults__, function, setattr), Slot("__kwdefaults__", function.__kwdefaults__)]
     found.append(Slot("__dict__", attributes_of(function)))
-    found += _closed_over(function)
+    found += closed_over(function)
     if is_user_function(function):
         names = sorted(names_of_code(function.__code__) & known.keys())
         found += [Slot(name, known[name], known, dict.__setitem__) for name in names]
