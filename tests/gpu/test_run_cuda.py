@@ -180,12 +180,13 @@ def test_sessions_of_the_program_and_the_rest_become_one_trace(tmp_path):
     import gpustreamlab as gsl
     x = cupy.ones(1 << 16)
     other = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
     with gsl.Session("cuda") as lab:
         with lab.on(lab.stream("mine"), "step"):
             y = x * 2
         with other:
             z = x * 3
-        lab.synchronize()
+        cupy.cuda.Device().synchronize()
     print(float(y[0] + z[0]))
     """
     recorded = record(tmp_path, "-o", "run.parquet", write(tmp_path, text))

@@ -100,6 +100,7 @@ def test_what_a_forked_child_notes_and_reads_is_its_own():
 
 PAGE = mmap.PAGESIZE
 POINTER = 0x7F00_0000_0040
+UNSEEN = 0x7E00_0000_0040  # where CUDA may put memory, and nobody looked
 QUESTION = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
 )
@@ -222,7 +223,8 @@ def test_a_word_where_the_reader_found_no_memory_comes_no_more_until_some_is_mad
 
 @pytest.mark.parametrize("name", ["cuMemcpyHtoDAsync_v2", "cuMemcpyAsync", "cuMemcpyDtoDAsync_v2"])
 @pytest.mark.parametrize(
-    ("words", "is_one"), [((7, POINTER), True), ((7, POINTER + (1 << 40)), False), ((7, 1 << 60), False), ((0,) * 600, False)]
+    ("words", "is_one"),
+    [((7, POINTER), True), ((7, UNSEEN), True), ((7, 2_000 << 32 | 3), False), ((7, 1 << 60), False), ((0,) * 600, False)],
 )
 def test_addresses_among_the_few_words_that_a_copy_takes_from_the_host_are_seen(at_the_end, name, words, is_one):
     buffers = ActivityBuffers(buffer_bytes=64)

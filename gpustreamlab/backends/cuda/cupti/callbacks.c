@@ -510,8 +510,10 @@ static void read_end(const uint64_t *end, int dimensions, const uint64_t *length
 }
 
 /* Whether there is an address of memory among the few words that a copy takes from the host. The system is asked for them, as the
- * source may be no memory of the host after all.
+ * source may be no memory of the host after all. Of a page that nobody looked at yet an address counts only where CUDA puts its
+ * memory: lower words are more often two small numbers.
  */
+enum { UNIFIED_BITS = 44, UNIFIED = 7 }; /* 0x7... of 47 bits */
 static int holds_addresses(uint64_t source, uint64_t bytes)
 {
     uint64_t data[MOST_WORDS];
@@ -521,9 +523,13 @@ static int holds_addresses(uint64_t source, uint64_t bytes)
         errno = code;
         return 0;
     }
-    for (uint64_t i = 0; i < here.iov_len / sizeof *data; i++)
-        if (!(data[i] >> ADDRESS_BITS) && atomic_load_explicit(pages + (data[i] >> PAGE_BITS), memory_order_relaxed) == HELD)
+    for (uint64_t i = 0; i < here.iov_len / sizeof *data; i++) {
+        if (data[i] >> ADDRESS_BITS)
+            continue;
+        uint8_t page = atomic_load_explicit(pages + (data[i] >> PAGE_BITS), memory_order_relaxed);
+        if (page == HELD || (page == UNSEEN && data[i] >> UNIFIED_BITS == UNIFIED))
             return 1;
+    }
     return 0;
 }
 
