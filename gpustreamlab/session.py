@@ -73,9 +73,9 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         What `capture` takes, from the start: ``"auto"``, every kernel, copy and fill where that works, with the calls of the
         host (what it costs: docs/how-to/see-every-kernel.md); ``"kernels"``, which says why it does not; or ``"ranges"``.
     counters
-        Whether the trace's counters say how busy the card was: its SMs, tensor cores, memory, PCIe and NVLink, some 20 times a
+        Whether the trace's counters say how busy the card was: its SMs, tensor cores, memory, PCIe and NVLink, some 10 times a
         second by NVML's GPU performance monitoring, with power and clocks; see docs/how-to/see-how-busy-the-card-was.md.
-        ``"auto"``: on a GPU, where that can be had. The simulated device counts by its model.
+        ``"auto"``: on a GPU, where that can be had. The simulated device counts by its model, where True asks for it.
 
     Raises
     ------
@@ -124,7 +124,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         hazards: HazardMode | str | None = None,
         capture: CaptureTier | str = "auto",
         host: bool = True,
-        counters: bool | str = False,
+        counters: bool | str = "auto",
     ) -> None:
         _check_options(device, hazards, capture, host, title)
         self._title = title.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -287,7 +288,6 @@ static const uint32_t UNKNOWN = UINT32_MAX;
 static struct known *known;
 static uint8_t *layouts;
 static _Atomic uint64_t layout_bytes, generation = 1;
-static int copy_file = -1; /* see `read_memory` */
 
 static void *map(size_t bytes)
 {
@@ -305,7 +305,6 @@ int set_up_calls(void)
     pages = map((size_t)1 << (ADDRESS_BITS - PAGE_BITS));
     if (layouts && pages)
         known = map(KNOWN * sizeof *known);
-    copy_file = memfd_create("gpustreamlab", MFD_CLOEXEC);
     return ring ? 0 : -1;
 }
 
@@ -510,35 +509,21 @@ static void read_end(const uint64_t *end, int dimensions, const uint64_t *length
     }
 }
 
-/* Read memory that may be none, or no memory of the host. The system copies it, and says if it cannot: process_vm_readv does not
- * read page-locked memory, which is mapped from the driver, as write does. Each thread has a place of its own in the file.
- */
-enum { COPY_PLACES = 1 << 12 };
-
-static int read_memory(uint64_t source, void *data, uint64_t bytes)
-{
-    static atomic_uint thread_count;
-    static _Thread_local unsigned place; /* from 1 */
-    if (!place)
-        place = atomic_fetch_add(&thread_count, 1) % COPY_PLACES + 1;
-    int code = errno;
-    off_t at = (off_t)place * MOST_WORDS * (off_t)sizeof(uint64_t);
-    int is_read = pwrite(copy_file, (const void *)(uintptr_t)source, bytes, at) == (ssize_t)bytes &&
-                  pread(copy_file, data, bytes, at) == (ssize_t)bytes;
-    errno = code;
-    return is_read;
-}
-
-/* Whether there is an address of memory among the few words that a copy takes from the host. Of a page that nobody looked at yet an
- * address counts only where CUDA puts its memory: lower words are more often two small numbers.
+/* Whether there is an address of memory among the few words that a copy takes from the host. The system is asked for them, as the
+ * source may be no memory of the host after all. Of a page that nobody looked at yet an address counts only where CUDA puts its
+ * memory: lower words are more often two small numbers.
  */
 enum { UNIFIED_BITS = 44, UNIFIED = 7 }; /* 0x7... of 47 bits */
 static int holds_addresses(uint64_t source, uint64_t bytes)
 {
-    uint64_t data[MOST_WORDS], count = bytes / sizeof *data;
-    if (!pages || !count || bytes > sizeof data || !read_memory(source, data, count * sizeof *data))
+    uint64_t data[MOST_WORDS];
+    struct iovec here = {data, bytes / sizeof *data * sizeof *data}, there = {(void *)(uintptr_t)source, here.iov_len};
+    int code = errno;
+    if (!pages || !here.iov_len || bytes > sizeof data || process_vm_readv(getpid(), &here, 1, &there, 1, 0) < 0) {
+        errno = code;
         return 0;
-    for (uint64_t i = 0; i < count; i++) {
+    }
+    for (uint64_t i = 0; i < here.iov_len / sizeof *data; i++) {
         if (data[i] >> ADDRESS_BITS)
             continue;
         uint8_t page = atomic_load_explicit(pages + (data[i] >> PAGE_BITS), memory_order_relaxed);
