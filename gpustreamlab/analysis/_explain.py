@@ -90,7 +90,7 @@ FEW_HELP = (Cause.LAUNCH_BOUND, Cause.SERIALISED_BY_TOOL, Cause.HOST_CALL, *CALL
 AS_GRAPH = CHANGES[Change.GRAPH]
 FEWER_GAIN = 0.25  # From which share of the run on it is told what fewer launches would gain at most
 AGAIN_SHARE = 0.5  # Waits that come again and again go before a load of code from this share of what that costs on
-WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event counts in the order of findings
+WAIT_WEIGHT = 0.5  # How much of the time of a wait for an event, and of what no cause explains, counts in the order of findings
 
 
 def explain(trace: Trace, first: str | int | None = None, second: str | None = None) -> Explanation:
@@ -269,6 +269,8 @@ def _ranked(findings: Sequence[Finding]) -> list[Finding]:
             saves_ns = min(saves_ns, finding.waited_ns)
         elif finding.code is Cause.EVENT_WAIT:
             return is_run, -saves_ns, finding.pieces.need[0] == NEEDED, -waited_ns * WAIT_WEIGHT
+        elif finding.code is Cause.NOT_OFFERED:  # what is left where no cause is known
+            waited_ns *= WAIT_WEIGHT
         return is_run, -saves_ns, False, -waited_ns
 
     return sorted(findings, key=rank)

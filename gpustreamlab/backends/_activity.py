@@ -291,6 +291,8 @@ class StreamFacts(NamedTuple):
     """CUDA priority: lower runs first; 0 where unknown."""
     is_blocking: bool | None = None
     """Whether it and the legacy default stream wait for each other; None where unknown."""
+    context: int | None = None
+    """The backend's number of its context; None where unknown."""
 
 
 class ActivitySource(Protocol):

@@ -113,8 +113,11 @@ class Trace:
             f", {meta.unselected_work:,} launched with no stream selected" if meta.unselected_work and not len(self) else ""
         )
         missing += f", cut out of {meta.part_of_spans:,}" if meta.part_of_spans else ""
-        threads = sum(lane.kind is LaneKind.HOST for lane in self.lanes)
-        streams = len(self.lanes) - threads
+        is_counted = np.bincount(self.counters.lane, minlength=len(self.lanes)) > 0
+        is_counted &= np.bincount(self.lane, minlength=len(self.lanes)) == 0
+        is_host = np.array([lane.kind is LaneKind.HOST for lane in self.lanes], bool)
+        threads = int((is_host & ~is_counted).sum())
+        streams = int((~is_host).sum())
         lanes = f"{streams:,} stream{'s' * (streams != 1)}"
         lanes += f" and {threads:,} host thread{'s' * (threads != 1)}" if threads else ""
         return f"<Trace: {len(self):,} spans in {lanes} on {meta.device_label}{missing}>"

@@ -525,7 +525,9 @@ class WorkReader:
             lane = next((lane for other in self.beside if (lane := other.find_lane(key)) is not None), None)
             if lane is not None:
                 return self._lanes.add_known(lane)
-            return self._lanes.add_outside(self._contexts.get(told, told), number, source.describe_stream(told, number))
+            facts = source.describe_stream(told, number)
+            unnoted = told if facts.context is None else facts.context
+            return self._lanes.add_outside(self._contexts.get(told, unnoted), number, facts)
 
         return self.keys.find(context, stream, at_ns, make)
 

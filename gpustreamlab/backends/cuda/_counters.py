@@ -1,9 +1,9 @@
 """Counters of a CUDA device by NVML: its GPU performance monitoring (GPM) where the card has it, else its utilization rates."""
 
-# GPM needs no privilege and takes 0.4 ms of one thread a sample (H200). It says what happened between two samples. An H200 counts on
-# every 102 ms. Two samples between which it did not come out as errors, as zeros and, its memory, as no number. So a sample is kept
-# until there is something to say of the time since, and zeros are believed once that time is `MOST_WAIT_NS`. Asked more often than
-# it counts on, it tells no more, and each question costs.
+# GPM needs no privilege and takes 0.4 ms of one thread a sample (H200). It says what happened between two samples. An H200
+# counts on every 102 ms. Two samples between which it did not come out as errors, as zeros and, its memory, as no number. So a
+# sample is kept until there is something to say of the time since, and zeros are believed once that time is `MOST_WAIT_NS`.
+# Asked more often than it counts on, it tells no more, and each question costs.
 
 from __future__ import annotations
 

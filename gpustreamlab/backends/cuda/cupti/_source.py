@@ -277,7 +277,8 @@ class CuptiSource:
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that no session made."""
-        return self._streams.describe(context, stream)
+        facts = self._streams.describe(context, stream)
+        return facts._replace(context=0) if context == self._clock_key[0] else facts  # the clock's is the primary context
 
     def close(self) -> None:
         """Stop, and forget what has not been drained. Idempotent."""
