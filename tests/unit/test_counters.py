@@ -328,7 +328,7 @@ class Source:
         self.fails_at, self.read_count, self.is_closed = fails_at, 0, False
         self.was_read = threading.Event()
 
-    def read(self):
+    def read(self, *, is_last=False):
         self.read_count += 1
         if self.read_count >= 3:
             self.was_read.set()
