@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 PERIOD_NS = 20_000  # As fine as hardware samples at best
 _LINKS = {HOST_TO_DEVICE: ("pcie_rx_bytes_per_s",), DEVICE_TO_HOST: ("pcie_tx_bytes_per_s",), PEER: ("nvlink_tx_bytes_per_s",)}
-_ALWAYS = ("sm_active_percent", "sm_occupancy_percent", "dram_active_percent", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
-_COARSE = (*_ALWAYS, "nvlink_tx_bytes_per_s")
-_MODELLED = (*_COARSE, "dram_bytes_per_s")
+_USUAL = (
+    "sm_active_percent", "sm_occupancy_percent", "dram_active_percent",
+    "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_tx_bytes_per_s",
+)  # fmt: skip
+_MODELLED = (*_USUAL, "dram_bytes_per_s")
 
 
 class SimCounters:
@@ -29,8 +31,9 @@ class SimCounters:
     description = "the simulated device's model"
     period_s = 0.0
 
-    def __init__(self, driver: SimDriver, counters: Sequence[str] = _COARSE, period_ns: int = PERIOD_NS) -> None:
-        self._driver, self._counters, self._period_ns = driver, counters, period_ns
+    def __init__(self, driver: SimDriver, counters: Sequence[str] = _USUAL, period_ns: int = PERIOD_NS) -> None:
+        self._driver, self._period_ns = driver, period_ns
+        self._counters = [name for name in counters if name in _MODELLED]
         self.left_out = {name: "the simulated device does not model it" for name in counters if name not in _MODELLED}
         self._readings: list[CounterReading] = []
         self._sums: defaultdict[str, float] = defaultdict(float)
@@ -71,7 +74,7 @@ class SimCounters:
     def _close_piece(self) -> None:
         duration_ns = self._now_ns - self._begin_ns
         if duration_ns > 0:
-            values = {name: self._sums[name] / duration_ns for name in self._counters if name in (*_ALWAYS, *self._sums)}
+            values = {name: self._sums[name] / duration_ns for name in self._counters}
             self._readings.append(CounterReading(self._begin_ns, self._now_ns, values))
         self._begin_ns = self._now_ns
         self._sums.clear()

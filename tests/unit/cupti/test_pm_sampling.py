@@ -56,7 +56,7 @@ class FakeSampling:
 
     def on_ProfilerDeviceSupported(self, told):
         assert told.api == 3
-        told.isSupported = told.sku = self.support
+        told.isSupported = self.support
 
     def on_DeviceGetChipName(self, told):
         told.pChipName = b"GH100"

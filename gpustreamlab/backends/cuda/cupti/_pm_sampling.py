@@ -33,8 +33,8 @@ _METRICS: dict[str, tuple[float, tuple[str, ...]]] = {
     "tensor_active_percent": (1.0, (f"sm__pipe_tensor_cycles_active_realtime{_PEAK}", f"sm__pipe_tensor_cycles_active{_PEAK}")),
     "dram_active_percent": (1.0, (f"dram__throughput{_PEAK}",)),
     "dram_bytes_per_s": (1.0, (f"dram__bytes{_PER_S}",)),
-    "pcie_rx_bytes_per_s": (1.0, (f"pcie__read_bytes{_PER_S}",)),
-    "pcie_tx_bytes_per_s": (1.0, (f"pcie__write_bytes{_PER_S}",)),
+    "pcie_rx_bytes_per_s": (1.0, (f"pcie__read_bytes{_PER_S}", f"PCI.TriageCompute.pcie__read_bytes{_PER_S}")),
+    "pcie_tx_bytes_per_s": (1.0, (f"pcie__write_bytes{_PER_S}", f"PCI.TriageCompute.pcie__write_bytes{_PER_S}")),
     "nvlink_rx_bytes_per_s": (1.0, (f"nvlrx__bytes{_PER_S}",)),
     "nvlink_tx_bytes_per_s": (1.0, (f"nvltx__bytes{_PER_S}",)),
 }
@@ -71,12 +71,7 @@ _NAMES = (("ppMetricNames", _POINTER), ("numMetrics", _WORD))
 _SUPPORT = ("isSupported", "architecture", "sli", "vGpu", "confidentialCompute", "cmp", "wsl")
 _PARAMETERS: dict[str, tuple[tuple[str, Any], ...]] = {
     "cuptiProfilerInitialize": (),
-    "cuptiProfilerDeviceSupported": (
-        ("cuDevice", _INT),
-        *((name, _INT) for name in _SUPPORT),
-        ("api", _INT),
-        ("sku", _INT),
-    ),
+    "cuptiProfilerDeviceSupported": (("cuDevice", _INT), *((name, _INT) for name in _SUPPORT), ("api", _INT)),
     "cuptiDeviceGetChipName": (("deviceIndex", _WORD), ("pChipName", _TEXT)),
     "cuptiPmSamplingGetCounterAvailability": (("deviceIndex", _WORD), ("size", _WORD), ("pImage", _POINTER)),
     "cuptiProfilerHostInitialize": (("profilerType", _INT), ("pChipName", _TEXT), ("pAvailability", _POINTER), _HOST),
@@ -111,7 +106,7 @@ _PARAMETERS: dict[str, tuple[tuple[str, Any], ...]] = {
     "cuptiPmSamplingStop": (_OBJECT,),
     "cuptiPmSamplingDisable": (_OBJECT,),
 }
-"""The fields of what each function takes, behind ``structSize`` and ``pPriv``. Source: CUPTI's headers of 12.6 to 13.5."""
+"""The fields of what each function takes, behind ``structSize`` and ``pPriv``, as in CUPTI 13.0; newer ones know it by size."""
 
 
 class PmSampler:
@@ -200,7 +195,7 @@ class PmSampler:
         # It takes the driver's handle of the device, which is its number.
         level = self._call("cuptiProfilerDeviceSupported", cuDevice=self._ordinal, api=_PROFILER_PM_SAMPLING)
         if level.isSupported not in {_SUPPORTED, _LIMITED}:
-            found = ", ".join(f"{name} {getattr(level, name)}" for name in (*_SUPPORT, "sku"))
+            found = ", ".join(f"{name} {getattr(level, name)}" for name in _SUPPORT)
             raise CaptureUnavailableError(
                 f"CUDA device {self._ordinal} cannot be sampled: cuptiProfilerDeviceSupported gave {found} (3: supported). "
                 "Use gpustreamlab.Session(counters=True)."
@@ -217,15 +212,16 @@ class PmSampler:
         self._names: list[str] = []
         metrics: list[str] = []
         for counter in counters:  # one after the other: one that the chip does not have spoils all
-            problem = ""
+            problems = []
             for metric in _METRICS[counter][1]:
                 problem = self._configure([*metrics, metric])
                 if not problem:
                     metrics.append(metric)
                     self._names.append(counter)
                     break
-            if problem:
-                self.left_out[counter] = problem
+                problems.append(problem)
+            else:
+                self.left_out[counter] = problems[0]
         if not metrics:
             raise CaptureUnavailableError(
                 f"CUDA device {self._ordinal} ({self._chip.decode()}) has none of these counters: {self.left_out}. "
