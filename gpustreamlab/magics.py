@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import keyword
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from traceback import walk_tb
 from typing import Any, TypeAlias, TypeGuard
@@ -123,10 +123,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             self._cells.order(session, stream.name)
             for other in self._named_streams(session if node is None else node, arguments.after):
                 stream.wait(other)
-            waits = arguments.sync or arguments.show or arguments.kernels
+            waits = arguments.sync or arguments.show or arguments.kernels or arguments.counters
             around = _selected(session.on(stream, label), stream, synchronize=waits)
-            if arguments.kernels:
-                around = _captured(session, around)
+            around = _captured(session, around, arguments)
             if arguments.show:
                 around = _shown(session, stream, around, label)
 
@@ -431,8 +430,10 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         cluster = next((lab for lab in held if lab in clusters), clusters[0] if len(clusters) == 1 else None)
         if not isinstance(cluster, Cluster):
             raise UsageError(f"%%gpustream: --on names engines of a cluster. {self._another(Cluster)}")
-        if arguments.device is not None or arguments.after or arguments.kernels or arguments.show:
-            raise UsageError("%%gpustream: with --on there is no --device, --after, --kernels or --show (see %%gpustream -h)")
+        if arguments.device is not None or arguments.after or arguments.kernels or arguments.counters or arguments.show:
+            raise UsageError(
+                "%%gpustream: with --on there is no --device, --after, --kernels, --counters or --show (see %%gpustream -h)"
+            )
         options: dict[str, Any] = {"priority": arguments.priority, "sync": arguments.sync}
         if arguments.partition is not None or arguments.whole_card:
             options["partition"] = arguments.partition
@@ -510,12 +511,16 @@ def _selected(selection: Selection, stream: Stream, *, synchronize: bool) -> Ite
 
 
 @contextmanager
-def _captured(session: Session, around: AbstractContextManager[None]) -> Iterator[None]:
-    """Capture kernels while a cell runs, then go back to what was captured before."""
-    with _usage_errors():
-        capture = session.capture("kernels")
-    with capture, around:
-        yield
+def _captured(session: Session, around: AbstractContextManager[None], arguments: argparse.Namespace) -> Iterator[None]:
+    """Capture kernels, or count finely, while a cell runs that asks for it; then go back to what was captured before."""
+    with ExitStack() as asked:
+        with _usage_errors():
+            if arguments.kernels:
+                asked.enter_context(session.capture("kernels"))
+            if arguments.counters:
+                asked.enter_context(session.counters())
+        with around:
+            yield
 
 
 @contextmanager

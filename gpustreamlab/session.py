@@ -28,7 +28,7 @@ from gpustreamlab.notebook.views import LiveViews, Watched
 from gpustreamlab.programs import Program, make_program
 from gpustreamlab.recorder import DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.recorder.capture import Capture, CaptureControl, check_host, read_tier
-from gpustreamlab.recorder.counters import start_counters
+from gpustreamlab.recorder.counters import CounterBlock, start_counters
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
@@ -385,6 +385,40 @@ class Session(StandsElsewhere, ProcessBound, Watched):
         """Record what runs in a ``with`` block, of any library as it is: no stream is selected; see `Recorded`."""
         self._life.require_open("record a block")
         return Recorded(lambda: self, stacks=stacks)
+
+    def counters(self, *groups: str, every_us: float = 50) -> CounterBlock:
+        """Count finely how busy the card is while a ``with`` block runs, by CUPTI's PM sampling.
+
+        The samples are in the trace's counters; the simulated device counts by its model. It counts until the block is left:
+        wait for the work in it. What it costs, and how exact it is: docs/how-to/see-how-busy-the-card-was.md.
+
+        Parameters
+        ----------
+        *groups
+            Any of ``"sm"``, ``"tensor"``, ``"dram"``, ``"pcie"`` and ``"nvlink"``; all but the last if none is named. What the
+            card does not have is left out: see `CounterBlock.left_out`.
+        every_us
+            Time between two samples, in us, from 5 on.
+
+        Raises
+        ------
+        OptionError
+            If there is no such group, or the time is out of range.
+        CaptureUnavailableError, MissingExtraError
+            When it is entered: if only administrators may count, another tool samples the card, a block is open already, or the
+            card or its CUPTI cannot; if CUPTI is not installed.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     with lab.counters("pcie", every_us=50):
+        ...         x = lab.xp.asarray([1.0] * 1_000_000)
+        ...         lab.synchronize()
+        ...     lab.trace.counters.names
+        ('pcie_rx_bytes_per_s', 'pcie_tx_bytes_per_s')
+        """
+        self._life.require_open("count")
+        return CounterBlock(self._recorder, self._backend, groups, every_us)
 
     def on(
         self,

@@ -33,10 +33,11 @@ class Updater:
         *,
         aside: Callable[[], object] = bool,
         refresh_hz: float = DEFAULT_REFRESH_HZ,
+        rest: float = REST,
         name: str,
     ) -> None:
         self._step, self._aside = step, aside
-        self._period_s = 1 / refresh_hz
+        self._period_s, self._rest = 1 / refresh_hz, rest
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -70,7 +71,7 @@ class Updater:
             except Exception:  # noqa: BLE001 - a view that fails must not disturb the work it shows
                 _log.exception("%s ends: it could not be updated.", threading.current_thread().name)
                 return
-            pause_s = max(self._period_s - took_s, REST * computed_s)
+            pause_s = max(self._period_s - took_s, self._rest * computed_s)
 
 
 def held_weakly(method: Callable[[], object], otherwise: Callable[[], object] = bool) -> Callable[[], bool]:

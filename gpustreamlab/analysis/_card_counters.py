@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpustreamlab.analysis._busy import union_edges
-from gpustreamlab.model import CARD_COUNTERS, Trace
+from gpustreamlab.model import CARD_COUNTERS, Counters, Trace
 from gpustreamlab.typing import Cause, FloatArray, Int64Array
 
 _UNITS = {"_percent": "%", "_bytes_per_s": "B/s", "_watts": "W", "_mhz": "MHz"}
@@ -39,15 +39,23 @@ def counter_means(trace: Trace, start_ns: Int64Array, end_ns: Int64Array, device
     for name in CARD_COUNTERS:
         if asked_ns <= 0 or name not in counters.names:
             continue
-        rows = np.flatnonzero(is_ours & (counters.name == counters.names.index(name)))
-        rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
-        from_ns, value = counters.time_ns[rows], counters.value[rows]
-        until_ns = np.append(from_ns[1:], max(int(end_ns[-1]), int(from_ns[-1]) if len(rows) else 0))
-        held_ns = _common(from_ns, until_ns, start_ns, end_ns)
-        held_ns[np.isnan(value) | (held_ns < until_ns - from_ns)] = 0  # what lies outside as well says nothing of the inside
+        own = np.flatnonzero(is_ours & (counters.name == counters.names.index(name)))
+        # Who counted more of the times tells: of a short one that is who samples finely.
+        parts = (_within(counters, own[counters.lane[own] == lane], start_ns, end_ns) for lane in np.unique(counters.lane[own]))
+        held_ns, value = max(parts, key=lambda part: part[0].sum(), default=(np.zeros(0), np.zeros(0)))
         if held_ns.sum() >= LEAST_COVER * asked_ns:
             found[name] = float(np.average(value[held_ns > 0], weights=held_ns[held_ns > 0]))
     return found
+
+
+def _within(counters: Counters, rows: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> tuple[FloatArray, FloatArray]:
+    """Return for how long each sample held that lies within the times, 0 for others, and its value; shape (n_rows,) each."""
+    rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
+    from_ns, value = counters.time_ns[rows], counters.value[rows]
+    until_ns = np.append(from_ns[1:], max(int(end_ns[-1]), int(from_ns[-1]) if len(rows) else 0))
+    held_ns = _common(from_ns, until_ns, start_ns, end_ns)
+    held_ns[np.isnan(value) | (held_ns < until_ns - from_ns)] = 0  # what lies outside as well says nothing of the inside
+    return held_ns, value
 
 
 def means_text(means: Mapping[str, float]) -> str:

@@ -25,7 +25,7 @@ from gpustreamlab.backends._activity import (
     WorkBatch,
     take_buffer_number,
 )
-from gpustreamlab.backends._counters import CounterReading, CounterSource
+from gpustreamlab.backends._counters import COUNTER_GROUPS, CounterReading, CounterSource, FineCounterSource
 from gpustreamlab.backends._features import WatchedArrays, green_capabilities, lent_handle
 from gpustreamlab.backends._protocol import (
     Backend,
@@ -46,6 +46,7 @@ from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend,
 __all__ = [
     "BACKEND_NAMES",
     "CERTAINTY_SHIFT",
+    "COUNTER_GROUPS",
     "EVERY_STREAM",
     "IS_HOST",
     "IS_WRITE",
@@ -70,6 +71,7 @@ __all__ = [
     "CounterReading",
     "CounterSource",
     "DependencyBatch",
+    "FineCounterSource",
     "GraphCapture",
     "MemoryBatch",
     "RangeTimes",

@@ -144,10 +144,11 @@ CARD_COUNTERS = MappingProxyType(
         "pcie_tx_bytes_per_s": "what the card gave out over PCIe",
         "nvlink_rx_bytes_per_s": "what the card took in over NVLink",
         "nvlink_tx_bytes_per_s": "what the card gave out over NVLink",
+        "dram_bytes_per_s": "what was read from the card's memory and written to it",
         "kernel_time_percent": "time in which any kernel ran, as NVML's utilization.gpu",
         "memory_time_percent": "time in which memory was read or written, as NVML's utilization.memory",
         "power_watts": "what the card drew",
-        "sm_clock_mhz": "the SMs' clock at the end of the interval",
+        "sm_clock_mhz": "the SMs' clock: at the end of the interval, or its mean where it is sampled finely",
         "memory_clock_mhz": "the memory's clock at the end of the interval",
         "clocks_held_down": "1 where power, heat or hardware held the clocks down at the end of the interval, else 0",
     }

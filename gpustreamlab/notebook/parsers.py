@@ -153,6 +153,7 @@ def gpustream_parser() -> MagicParser:
     parser.add_argument("--label", help="name of the range (default: the cell's number)")
     parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
     parser.add_argument("--kernels", action="store_true", help="--sync, and capture kernels and host calls while it runs")
+    parser.add_argument("--counters", action="store_true", help="--sync, and count each 50 us how busy the card is meanwhile")
     parser.add_argument("--show", action="store_true", help="--sync, then show what ran in this cell below it")
     return parser
 

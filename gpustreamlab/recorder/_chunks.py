@@ -58,7 +58,7 @@ RECORDERS = 4_095  # Recorders of a process whose numbers differ; then they begi
 MAX_RING_SIZE = 1_000_000_000  # Most spans that are kept: 104 GB
 KEPT_DEPENDENCIES = 262_144  # Waits of streams for streams that are kept; the newest count
 KEPT_ACCESSES = 1_000_000  # Accesses to memory that are kept, 40 MB; the newest count
-KEPT_SAMPLES = 262_144  # Samples that are kept; the newest count
+KEPT_SAMPLES = 1_048_576  # Samples that are kept, 32 MB: 7 counters each 50 us for 7 s; the newest count
 SAMPLE_EVERY_NS = 1_000_000
 """Of the samples of one lane and counter within a millisecond the first and the last one count, and the highest where that is
 higher: without the first, memory would be unknown while the first work runs."""

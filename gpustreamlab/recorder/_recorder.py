@@ -59,7 +59,8 @@ class Recorder:
         self._idle_host_ns = -1  # When the device was last asked to wait for all work, and did
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
-        self.read_counters: Callable[[], object] = bool  # Takes what the device has counted
+        self.counter_readers: list[Callable[[], object]] = []  # Each takes what the device has counted
+        self.end_counter_block: Callable[[], object] | None = None  # Set while a block counts finely
         self.loss_report = LossReport(self._find_lost)  # Names the ranges where the device's context is lost
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
@@ -134,13 +135,18 @@ class Recorder:
         """Return the index of a lane for counters of the device."""
         return self._tables.lanes.add(Lane(name=name, device=self._backend.device.ordinal, kind=LaneKind.HOST))
 
-    def add_samples(self, lane: int, host_ns: Int64Array, names: Sequence[str], value: FloatArray) -> None:
-        """Take samples of a lane's quantities, by the host's time; shape (n,) each."""
+    def add_samples(self, lane: int, columns: Sequence[tuple[str, Int64Array, FloatArray]]) -> None:
+        """Take samples of a lane's quantities: name, times of the host, values; shape (n,) each, one at least."""
+        codes = np.repeat([self._counter_names.code(name) for name, _, _ in columns], [len(value) for _, _, value in columns])
+        host_ns, value = (np.concatenate([column[place] for column in columns]) for place in (1, 2))
         with self.observing():
             time_ns = to_clock(self._backend, host_ns)
-        codes = np.array([self._counter_names.code(name) for name in names], np.int64)
         with self.lock, delayed_interrupts():
             self.log.add(Chunk(samples=np.stack((time_ns, np.full_like(time_ns, lane), codes, value.view(np.int64)))))
+
+    def _read_counters(self) -> None:
+        for read in tuple(self.counter_readers):
+            read()
 
     def is_in_use(self, recorded: RecordedLane) -> bool:
         """Tell whether any thread has the stream selected, or a range open on it, in whatever place."""
@@ -308,7 +314,7 @@ class Recorder:
         """Collect, unless the device has failed, then return what is new since a place; see `ChunkLog.read`. Never waits."""
         if collects:
             self.aside()
-            self.read_counters()
+            self._read_counters()
             self.kernels.take(is_complete=False)  # not while the lock is held
         with self.lock:
             if collects:
@@ -320,7 +326,7 @@ class Recorder:
     def follow(self, since: int) -> tuple[Chunk, Unended]:
         """Return what is new since a place, and the ranges around it that have not ended: children end before their parents."""
         self.aside()
-        self.read_counters()
+        self._read_counters()
         self.kernels.take(is_complete=False)
         with self.lock:
             self.collect()
@@ -422,7 +428,7 @@ class Recorder:
             self.collect()
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
-        self.read_counters()
+        self._read_counters()
         self.kernels.take()
         told = self.changes(collects=False, rows_from=self._checkpoints.place(since) if since >= 0 else START)
         if since >= 0:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import logging
 import math
-import weakref
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
-from gpustreamlab._util.background import Updater
-from gpustreamlab._util.defences import process_lock
-from gpustreamlab.backends import Backend, CounterSource
-from gpustreamlab.errors import CaptureUnavailableError, OptionError
+from gpustreamlab._util.background import Updater, held_weakly
+from gpustreamlab._util.defences import ProcessBound, process_lock
+from gpustreamlab.backends import COUNTER_GROUPS, Backend, CounterReading, CounterSource, FineCounterSource
+from gpustreamlab.errors import CaptureUnavailableError, CaptureWarning, OptionError, nearest_hint
 from gpustreamlab.recorder._recorder import Recorder
 
-__all__ = ["CounterSampler", "start_counters"]
+__all__ = ["CounterBlock", "CounterSampler", "start_counters"]
 
 _log = logging.getLogger(__name__)
 
 AUTO = "auto"
+USUAL_GROUPS = ("sm", "tensor", "dram", "pcie")  # What a block counts that names nothing
+LEAST_US, MOST_US = 5.0, 1_000_000.0  # How often a block can count
 
 
 class CounterSampler:
@@ -33,45 +37,120 @@ class CounterSampler:
         self._lane = recorder.add_counter_lane(f"counters: {source.description}")
         self._lock = process_lock()
         self._is_closed = False
+        self.problem = ""  # What ended it before its time
         self._ends: dict[str, int] = {}  # Of each counter, until when it is known
         self._updater: Updater | None = None
+        recorder.counter_readers.append(self.take)
         if source.period_s:
-            self._updater = Updater(_step_of(self), refresh_hz=1 / source.period_s, name="gpustreamlab counters")
+            # What is not read in time is lost, so it does not rest.
+            self._updater = Updater(
+                held_weakly(self.take), refresh_hz=1 / source.period_s, rest=0, name="gpustreamlab counters"
+            )
             self._updater.start()
 
-    def take(self) -> None:
-        """Read what was counted since the last time. What fails ends it, and disturbs nobody."""
+    def take(self, *, is_last: bool = False) -> bool:
+        """Read what was counted since the last time; tell whether it goes on. What fails ends it, and disturbs nobody."""
         with self._lock:
             if self._is_closed:
-                return
+                return False
             try:
-                readings = self._source.read()
-            except Exception:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
+                self._put(self._source.read(is_last=is_last))
+            except Exception as error:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
                 _log.warning("Counters are not read any more.", exc_info=True)
-                self._end()
-                return
-            self._put([(one.begin_host_ns, name, value) for one in readings for name, value in one.values.items()])
-            for one in readings:
-                self._ends.update(dict.fromkeys(one.values, one.end_host_ns))
+                self.problem = str(error)
+                is_last = True
+            if is_last:
+                self._is_closed = True
+                self._put([CounterReading(end_ns, end_ns, {name: math.nan}) for name, end_ns in self._ends.items()])
+                self._recorder.counter_readers.remove(self.take)
+                self._source.close()
+            return not is_last
 
     def close(self) -> None:
         """Read the rest, and count no more. Idempotent."""
         if self._updater is not None:
             self._updater.stop()  # not with the lock, which its thread may be about to take
-        self.take()
-        with self._lock:
-            if not self._is_closed:
-                self._put([(end_ns, name, math.nan) for name, end_ns in self._ends.items()])
-                self._end()
+        self.take(is_last=True)
 
-    def _put(self, rows: Sequence[tuple[int, str, float]]) -> None:
-        if rows:
-            host_ns, names, values = zip(*rows, strict=True)
-            self._recorder.add_samples(self._lane, np.array(host_ns, np.int64), names, np.array(values, np.float64))
+    def _put(self, readings: Sequence[CounterReading]) -> None:
+        columns = [
+            (name, np.array(one.begin_host_ns, np.int64, ndmin=1), np.array(value, np.float64, ndmin=1))
+            for one in readings
+            for name, value in one.values.items()
+        ]
+        if columns:
+            self._recorder.add_samples(self._lane, columns)
+        for one in readings:
+            self._ends.update(dict.fromkeys(one.values, one.end_host_ns))
 
-    def _end(self) -> None:
-        self._is_closed = True
-        self._source.close()
+
+class CounterBlock(ProcessBound):
+    """Counts each few microseconds from the beginning of a ``with`` block to its end, from `Session.counters` on.
+
+    Examples
+    --------
+    >>> from gpustreamlab import Session
+    >>> with Session("sim") as lab:
+    ...     with lab.counters("sm", "dram", every_us=50) as block:
+    ...         x = lab.xp.ones(1 << 20)
+    ...         lab.synchronize()
+    >>> block.names
+    ('sm_active_percent', 'sm_occupancy_percent', 'dram_active_percent', 'dram_bytes_per_s')
+    >>> block.left_out
+    {'sm_clock_mhz': 'the simulated device does not model it'}
+    """
+
+    def __init__(self, recorder: Recorder, backend: Backend, groups: Sequence[str], every_us: object) -> None:
+        for group in groups:
+            if group not in COUNTER_GROUPS:
+                raise OptionError(f"There are no counters {group!r}. {nearest_hint(group, COUNTER_GROUPS)}")
+        if isinstance(every_us, bool) or not isinstance(every_us, (int, float)) or not LEAST_US <= every_us <= MOST_US:
+            raise OptionError(
+                f"every_us is {every_us!r}; it must be a number from {LEAST_US:g} to {MOST_US:g}. "
+                "Use lab.counters('sm', 'dram', every_us=50)."
+            )
+        self._recorder, self._backend, self._every_ns = recorder, backend, round(every_us * 1_000)
+        self._groups = tuple(groups)
+        self._sampler: CounterSampler | None = None
+        self.names: tuple[str, ...] = ()
+        """What is counted, by names of `gpustreamlab.model.CARD_COUNTERS`."""
+        self.left_out: Mapping[str, str] = {}
+        """What was asked for and is not counted, and why."""
+
+    def __enter__(self) -> Self:
+        if self._recorder.end_counter_block is not None:
+            raise CaptureUnavailableError(
+                "A block of lab.counters(...) is open in this session already, and a card has one sampler. Leave it first."
+            )
+        asked = [name for group in self._groups or USUAL_GROUPS for name in COUNTER_GROUPS[group]]
+        open_source: Callable[[Sequence[str], int], FineCounterSource] | None
+        open_source = getattr(self._backend, "fine_counter_source", None)  # others may be older
+        if open_source is None:
+            raise CaptureUnavailableError(
+                f"{self._backend.device.label} has no fine counters. Use gpustreamlab.Session(counters=True)."
+            )
+        source = open_source(list(dict.fromkeys(asked)), self._every_ns)
+        self.left_out = source.left_out
+        self.names = tuple(name for name in asked if name not in self.left_out)
+        self._sampler = CounterSampler(self._recorder, source)
+        self._recorder.end_counter_block = self.stop
+        for group in self._groups:
+            if not {*COUNTER_GROUPS[group]} - self.left_out.keys():
+                why = self.left_out[COUNTER_GROUPS[group][0]]
+                warnings.warn(f"Counters {group!r} are left out: {why}.", CaptureWarning, stacklevel=2)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Count no more. Idempotent; what ended the counting early is a `CaptureWarning`."""
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.close()
+            self._recorder.end_counter_block = None
+            if sampler.problem:
+                warnings.warn(f"Counters are missing from some moment on: {sampler.problem}", CaptureWarning, stacklevel=2)
 
 
 def start_counters(recorder: Recorder, backend: Backend, *, wanted: bool | str) -> CounterSampler | None:
@@ -91,9 +170,7 @@ def start_counters(recorder: Recorder, backend: Backend, *, wanted: bool | str) 
     open_source: Callable[[], CounterSource | None] = getattr(backend, "counter_source", _no_source)  # others may be older
     source = open_source()
     if source is not None:
-        sampler = CounterSampler(recorder, source)
-        recorder.read_counters = sampler.take
-        return sampler
+        return CounterSampler(recorder, source)
     if wanted is True:
         raise CaptureUnavailableError(
             f"Nothing counts on {backend.device.label}: NVML cannot be asked. Install it with `pip install nvidia-ml-py`, or "
@@ -104,16 +181,3 @@ def start_counters(recorder: Recorder, backend: Backend, *, wanted: bool | str) 
 
 def _no_source() -> None:
     return None
-
-
-def _step_of(sampler: CounterSampler) -> Callable[[], bool]:
-    """Return what the thread does; it keeps no sampler alive that was lost."""
-    known = weakref.ref(sampler)
-
-    def step() -> bool:
-        alive = known()
-        if alive is not None:
-            alive.take()
-        return alive is not None
-
-    return step

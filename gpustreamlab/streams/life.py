@@ -183,6 +183,7 @@ def _steps_of_closing(lab: Session) -> list[Step]:
         ("capture", lambda: lab._captures.finish([one._drain for one in lab._table.open_streams.values()])),
         *((f"stream {stream.name!r}", stream.close) for stream in lab._table.by_name.values()),
         ("held objects", lab._keeper.close),
+        *([] if lab._recorder.end_counter_block is None else [("counter block", lab._recorder.end_counter_block)]),
         *([] if lab._counters is None else [("counters", lab._counters.close)]),
         ("trace", keep_trace),
         *([] if lab._spool is None else [("spool", lab._spool.close)]),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,10 +16,11 @@ from hypothesis import strategies as st
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import counter_means
+from gpustreamlab.backends import CounterReading
 from gpustreamlab.backends.cuda import _counters as nvml_counters
 from gpustreamlab.backends.cuda._counters import MOST_WAIT_NS, NvmlCounters
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import CaptureUnavailableError, OptionError
+from gpustreamlab.errors import CaptureUnavailableError, CaptureWarning, OptionError
 from gpustreamlab.model import CARD_COUNTERS
 from gpustreamlab.recorder import counters as sampling
 from gpustreamlab.typing import Cause, Certainty
@@ -111,6 +114,141 @@ def test_auto_is_for_gpus_and_other_words_are_refused():
         assert not set(lab.trace.counters.names) & set(CARD_COUNTERS)
     with pytest.raises(OptionError, match=r"Session\(counters=True\)"):
         gsl.Session("sim", counters="always")
+
+
+# Of a block
+
+
+def busy(lab):
+    """Upload 4 MiB, and spin on a quarter of the SMs for 2 ms."""
+    lab.xp.asarray(np.ones(1 << 20, np.float32))
+    lab.synchronize()
+    spin(lab, 2 * MS, blocks=33, stream="a")
+    lab.synchronize()
+
+
+def test_a_block_counts_what_it_names_at_its_own_pace_in_a_lane_of_its_own():
+    with gsl.Session("sim", counters=True) as lab:
+        lab.stream("a")
+        with lab.counters("sm", "pcie", every_us=100) as block:
+            busy(lab)
+        busy(lab)
+    trace = lab.trace
+    assert block.names == ("sm_active_percent", "sm_occupancy_percent", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
+    (lane,) = (code for code, lane in enumerate(trace.lanes) if lane.name == "counters: the simulated device, each 100 us")
+    finely = trace.counters.lane == lane
+    assert {trace.counters.names[code] for code in trace.counters.name[finely]} == {*block.names}
+    rows = finely & (trace.counters.name == trace.counters.names.index("sm_active_percent"))
+    time_ns, value = trace.counters.time_ns[rows], trace.counters.value[rows]
+    assert set(np.diff(time_ns[:-2])) == {100_000}
+    assert np.isnan(value[-1]), "behind the block nothing is known"
+    spun = trace.where(name="spin")
+    assert time_ns[-1] < spun.start_ns[-1]
+    assert counter_means(trace, spun.start_ns[:1], spun.end_ns[:1])["sm_active_percent"] == pytest.approx(25, rel=0.01)
+
+
+def test_of_two_who_count_the_one_that_covers_more_of_a_time_tells():
+    counters = gsl.model.Counters(
+        time_ns=np.array([0, 10, 20, 30, 0, 50]), lane=np.array([0, 0, 0, 0, 1, 1]), name=np.zeros(6, int),
+        value=np.array([10.0, 30.0, 50.0, np.nan, 90.0, 70.0]), names=("sm_active_percent",),
+    )  # fmt: skip
+    made = make_trace([("a", "x", 0, 100), ("b", "y", 0, 100)])
+    trace = replace(made, counters=counters)
+    assert counter_means(trace, np.array([5]), np.array([30])) == {"sm_active_percent": 40}, "50 ns say nothing of 25"
+    assert counter_means(trace, np.array([0]), np.array([100])) == {"sm_active_percent": 80}
+
+
+def test_a_block_costs_the_simulated_program_nothing_and_may_be_entered_again():
+    def run(counts):
+        with gsl.Session("sim") as lab:
+            lab.stream("a")
+            block = lab.counters(every_us=20)
+            for _ in range(2):
+                with block if counts else contextlib.nullcontext():
+                    busy(lab)
+        return lab.trace
+
+    counted, bare = run(True), run(False)
+    assert counted.end_ns.tolist() == bare.end_ns.tolist()
+    assert np.isnan(samples_of(counted, "dram_bytes_per_s")[1]).sum() == 2
+    assert not set(bare.counters.names) & set(CARD_COUNTERS)
+
+
+def test_memory_s_bytes_are_counted_as_what_kernels_move():
+    with gsl.Session("sim") as lab:
+        x = lab.xp.ones((64 << 20,), np.float32)
+        lab.synchronize()
+        with lab.counters("dram"):
+            x + x
+            lab.synchronize()
+    time_ns, value = samples_of(lab.trace, "dram_bytes_per_s")
+    assert float((value[:-1] * np.diff(time_ns)).sum()) == pytest.approx(3 * x.nbytes * 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("groups", "every_us", "words"),
+    [
+        (["dran"], 50, "no counters 'dran'. Did you mean 'dram'"),
+        ([], 1, "from 5 to"),
+        ([], "50", r"every_us=50"),
+        ([], True, r"every_us is True"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_before_anything_begins(groups, every_us, words):
+    with gsl.Session("sim") as lab, pytest.raises(OptionError, match=words):
+        lab.counters(*groups, every_us=every_us)
+
+
+def test_a_card_has_one_sampler_and_a_session_ends_its_block():
+    lab = gsl.Session("sim")
+    lab.counters("sm").__enter__()
+    with pytest.raises(CaptureUnavailableError, match="open in this session already"), lab.counters("dram"):
+        pass
+    assert len(lab._backend.driver.scheduler.meters) == 1
+    lab.close()
+    assert "sm_active_percent" not in lab.trace.counters.names or np.isnan(samples_of(lab.trace, "sm_active_percent")[1][-1])
+
+
+def test_a_group_that_the_device_lacks_is_told():
+    with gsl.Session("sim") as lab:
+        with pytest.warns(CaptureWarning, match="'tensor' are left out: the simulated device does not model it"):
+            with lab.counters("tensor", "sm") as block:
+                pass
+        assert {*block.left_out} == {"tensor_active_percent", "sm_clock_mhz"}
+        with warnings.catch_warnings(), lab.counters():
+            warnings.simplefilter("error")
+
+
+class FullBuffer:
+    """Counts once, then its buffer is full."""
+
+    description, period_s, left_out = "a stand-in", 0.0, {}
+
+    def __init__(self):
+        self.reads = 0
+
+    def read(self, *, is_last=False):
+        self.reads += 1
+        if self.reads > 1:
+            raise CaptureUnavailableError("the card's buffer was full")
+        return [CounterReading(np.array([1_000, 2_000]), 3_000, {"sm_active_percent": np.array([10.0, 20.0])})]
+
+    def close(self):
+        self.reads = -1
+
+
+def test_what_ends_a_block_early_is_told_and_what_was_counted_stays(monkeypatch):
+    source = FullBuffer()
+    monkeypatch.setattr(SimBackend, "fine_counter_source", lambda *_: source)
+    with gsl.Session("sim") as lab:
+        with pytest.warns(CaptureWarning, match="missing from some moment on: the card's buffer was full"):
+            with lab.counters("sm"):
+                for _ in range(2):
+                    assert len(lab.trace.counters)
+                assert source.reads == -1
+        time_ns, value = samples_of(lab.trace, "sm_active_percent")
+    np.testing.assert_array_equal(value, [10, 20, np.nan])
+    assert time_ns.tolist() == [1_000, 2_000, 3_000]
 
 
 # What is made of them
@@ -328,7 +466,7 @@ class Source:
         self.fails_at, self.read_count, self.is_closed = fails_at, 0, False
         self.was_read = threading.Event()
 
-    def read(self):
+    def read(self, *, is_last=False):
         self.read_count += 1
         if self.read_count >= 3:
             self.was_read.set()

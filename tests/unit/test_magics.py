@@ -121,6 +121,17 @@ def test_a_failing_cell_fails_and_shows_its_own_line(shell, lab, options):
     assert (lab.current, lab.recording.tier, names(lab)) == (None, "ranges", ["mine"])
 
 
+def test_counters_are_counted_while_the_cell_runs_and_its_work_is_waited_for(shell, lab):
+    run(shell, "%%gpustream work --counters\nx = lab.xp.ones(1 << 22) + 1")
+    counters = lab.trace.counters
+    is_memory = counters.name == counters.names.index("dram_active_percent")
+    assert np.nanmax(counters.value[is_memory]) > 50
+    run(shell, "%%gpustream work\nx + 1")
+    assert len(lab.trace.counters) == len(counters)
+    with lab.counters("sm"):
+        assert "open in this session already" in told(shell, "%%gpustream work --counters\nx + 1")
+
+
 def test_a_syntax_error_is_told_and_runs_nothing(shell, lab):
     result, printed = run(shell, "%%gpustream copy\nx = 1\ny = = 2")
     assert not result.success

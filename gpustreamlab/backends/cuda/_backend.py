@@ -27,6 +27,7 @@ from gpustreamlab.backends.cuda._stream import AccessOrder, CudaStream, CupySele
 from gpustreamlab.backends.cuda._tracked import TrackedModule, Tracker, cupy_library
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, anchor_launcher
 from gpustreamlab.backends.cuda.cupti._library import Cupti, load_cupti
+from gpustreamlab.backends.cuda.cupti._pm_sampling import PmSampler
 from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, InvalidHandleError, SessionClosedError
 from gpustreamlab.model import ClockRates, Device, SMLimits
@@ -332,6 +333,14 @@ class CudaBackend:
         """Begin to count on the card, by NVML; None without the package nvidia-ml-py."""
         with self._device_scope():
             return open_counters(self.xp.cuda.runtime.deviceGetPCIBusId(self._ordinal), self.host_time_ns)
+
+    def fine_counter_source(self, counters: Sequence[str], every_ns: int) -> PmSampler:
+        """Begin to sample the card's counters, by CUPTI."""
+        self._require_open()
+        with self._device_scope():
+            return PmSampler(
+                load_cupti(), ordinal=self._ordinal, counters=counters, every_ns=every_ns, host_time_ns=self.host_time_ns
+            )
 
     def watch_accesses(self, sink: AccessWatch) -> WatchedArrays | None:
         """Tell of accesses to arrays of a tracking CuPy from now on, and of what orders them. None if others watch already."""

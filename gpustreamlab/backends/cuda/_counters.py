@@ -49,8 +49,9 @@ class NvmlCounters:
         self._has_gpm = self._begin_gpm()
         self.description = "NVML GPM" if self._has_gpm else "NVML utilization"
 
-    def read(self) -> list[CounterReading]:
+    def read(self, *, is_last: bool = False) -> list[CounterReading]:
         """Return what was counted since the last time that there was something to tell."""
+        del is_last  # the card goes on by itself
         values, begin_ns, now_ns = self._read_gpm() if self._has_gpm else self._read_rates()
         if not values:
             return []

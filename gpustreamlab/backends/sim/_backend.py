@@ -391,6 +391,12 @@ class SimBackend:
         """Begin to count what the model does."""
         return SimCounters(self.driver)
 
+    def fine_counter_source(self, counters: Sequence[str], every_ns: int) -> SimCounters:
+        """Begin to count some of what the model does, in pieces of a period."""
+        source = SimCounters(self.driver, counters, every_ns)
+        source.description = f"the simulated device, each {every_ns / 1_000:g} us"
+        return source
+
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one slot."""
         touches_nothing = NodeWork("spin", None, (), (), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
 PERIOD_NS = 20_000  # As fine as hardware samples at best
 _LINKS = {HOST_TO_DEVICE: ("pcie_rx_bytes_per_s",), DEVICE_TO_HOST: ("pcie_tx_bytes_per_s",), PEER: ("nvlink_tx_bytes_per_s",)}
-_ALWAYS = ("sm_active_percent", "sm_occupancy_percent", "dram_active_percent", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
+_USUAL = (
+    "sm_active_percent", "sm_occupancy_percent", "dram_active_percent",
+    "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_tx_bytes_per_s",
+)  # fmt: skip
+_MODELLED = (*_USUAL, "dram_bytes_per_s")
 
 
 class SimCounters:
@@ -26,8 +31,10 @@ class SimCounters:
     description = "the simulated device's model"
     period_s = 0.0
 
-    def __init__(self, driver: SimDriver) -> None:
-        self._driver = driver
+    def __init__(self, driver: SimDriver, counters: Sequence[str] = _USUAL, period_ns: int = PERIOD_NS) -> None:
+        self._driver, self._period_ns = driver, period_ns
+        self._counters = [name for name in counters if name in _MODELLED]
+        self.left_out = {name: "the simulated device does not model it" for name in counters if name not in _MODELLED}
         self._readings: list[CounterReading] = []
         self._sums: defaultdict[str, float] = defaultdict(float)
         with driver.lock:
@@ -35,8 +42,9 @@ class SimCounters:
             self._begin_ns = self._now_ns = driver.clock.now_ns
             driver.scheduler.meters.append(self._count)
 
-    def read(self) -> list[CounterReading]:
-        """Return what was counted since the last time, by pieces of `PERIOD_NS` of virtual time at most."""
+    def read(self, *, is_last: bool = False) -> list[CounterReading]:
+        """Return what was counted since the last time, by pieces of the period of virtual time at most."""
+        del is_last  # all that was counted is told each time
         driver = self._driver
         with driver.lock:
             driver.catch_up()
@@ -54,11 +62,11 @@ class SimCounters:
         """Take that the device went on as it is until then."""
         rates = self._rates()
         while self._now_ns < until_ns:
-            end_ns = min(until_ns, self._begin_ns + PERIOD_NS)
+            end_ns = min(until_ns, self._begin_ns + self._period_ns)
             for name, rate in rates.items():
                 self._sums[name] += rate * (end_ns - self._now_ns)
             self._now_ns = end_ns
-            if end_ns == self._begin_ns + PERIOD_NS:
+            if end_ns == self._begin_ns + self._period_ns:
                 if not rates and not self._sums:  # nothing happens: one piece for all of that
                     self._now_ns = max(end_ns, until_ns)
                 self._close_piece()
@@ -66,7 +74,7 @@ class SimCounters:
     def _close_piece(self) -> None:
         duration_ns = self._now_ns - self._begin_ns
         if duration_ns > 0:
-            values = dict.fromkeys(_ALWAYS, 0.0) | {name: total / duration_ns for name, total in self._sums.items()}
+            values = {name: self._sums[name] / duration_ns for name in self._counters}
             self._readings.append(CounterReading(self._begin_ns, self._now_ns, values))
         self._begin_ns = self._now_ns
         self._sums.clear()
@@ -88,6 +96,7 @@ class SimCounters:
             "sm_active_percent": 100 * active / preset.sm_count,
             "sm_occupancy_percent": 100 * (all_slots - sum(pool.free)) / all_slots,
             "dram_active_percent": 100 * bytes_per_s / preset.memory_bytes_per_s,
+            "dram_bytes_per_s": bytes_per_s,
         }
         for copy in scheduler.running_copies():
             for name in _LINKS[copy.spec.engine]:

@@ -36,6 +36,8 @@ NOT_COMPATIBLE = 14
 """What CUPTI gives where it does not go with the driver."""
 INSUFFICIENT_PRIVILEGES = 35
 """What CUPTI gives where only administrators may profile."""
+NO_SUCH_FUNCTION = -1
+"""What `Cupti.call` gives where this version has no such function."""
 
 _FIRST_WITH_NUMBER = 130_000
 """From CUDA 13.0 on CUPTI's API version holds the CUDA version."""
@@ -99,6 +101,8 @@ class Cupti:
         """How its records are laid out."""
         self.has_seen_graphs = False
         """Whether a CUDA graph was launched while calls were recorded."""
+        self.sampler_count = 0
+        """Cards whose counters are sampled: CUPTI stays in the process as long."""
         self._subscriber: ctypes.c_void_p | None = None
 
     @property
@@ -109,9 +113,9 @@ class Cupti:
         return f"CUPTI {self.version // 10_000}.{self.version // 100 % 100}"
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Call a function and return its result code, 0 for success; -1 where this version has no such function."""
+        """Call a function and return its result code, 0 for success, or `NO_SUCH_FUNCTION`."""
         function = getattr(self.library, name, None)
-        return -1 if function is None else int(function(*arguments))
+        return NO_SUCH_FUNCTION if function is None else int(function(*arguments))
 
     def require(self, name: str, *arguments: Any) -> None:
         """Call a function, and raise `CaptureUnavailableError` unless it succeeds."""
@@ -274,7 +278,7 @@ class Cupti:
         """Let the functions that we do not record be left out of the calls, or be among them again."""
         for domain, setter in _SETTERS.items():
             for number in self._names[domain].keys() - self.call_classes[domain].keys():
-                if self.call(setter, ctypes.c_uint32(number), ctypes.c_uint8(is_on)) == -1:
+                if self.call(setter, ctypes.c_uint32(number), ctypes.c_uint8(is_on)) == NO_SUCH_FUNCTION:
                     return
 
     def call_name(self, domain: CallbackDomain, number: int) -> str:
