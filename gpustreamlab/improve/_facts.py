@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,12 @@ class Facts:
         is_named = self.session_name is not None and " " not in name  # the default stream has no name
         return f"{self.session_name}.stream({json.dumps(name)})" if is_named else None
 
+    def module_name(self, wanted: str) -> str | None:
+        """Return what a program calls a module; None where it does not know it."""
+        function = self.draft.function
+        known = {**({} if function is None else function.__globals__), **dict(self.values())}
+        return next((name for name, one in known.items() if isinstance(one, ModuleType) and one.__name__ == wanted), None)
+
     @cached_property
     def _lasting(self) -> list[str]:
         """Variables that the program does not bind itself."""
@@ -305,7 +312,7 @@ def is_reading(node: ast.AST) -> bool:
     match node:
         case ast.Call(func=ast.Name(id="float" | "int" | "bool"), args=[_]):
             return True
-        case ast.Call(func=ast.Attribute(attr="item" | "tolist" | "cpu" | "numpy")):
+        case ast.Call(func=ast.Attribute(attr="item" | "tolist" | "cpu" | "numpy" | "asnumpy")):
             return True
         case ast.Call(func=ast.Attribute(attr="get"), args=[], keywords=keywords):
             return not any(one.arg == "out" for one in keywords)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 from functools import partial
-from types import ModuleType
 
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
@@ -169,11 +168,8 @@ def _is_ordered(facts: Facts, editor: Editor) -> bool:
 
 def _wait(facts: Facts, editor: Editor) -> list[ast.stmt]:
     """Return a wait of the host for all that the device does."""
-    function = facts.draft.function
-    known = {**({} if function is None else function.__globals__), **dict(facts.values())}
-    names = [name for name, value in known.items() if isinstance(value, ModuleType) and value.__name__ == "torch"]
-    name = names[0] if names else "torch"
-    return parsed(f"import torch\n{name}.cuda.synchronize()" if not names else f"{name}.cuda.synchronize()")
+    name = facts.module_name("torch")
+    return parsed("import torch\ntorch.cuda.synchronize()" if name is None else f"{name}.cuda.synchronize()")
 
 
 def _rows_of_waits(facts: Facts, places: Collection[int]) -> frozenset[int]:

@@ -221,11 +221,13 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
     streams, into = dict[tuple[int | None, str], int](), ""
     for place in sorted(found):
         unit = facts.unit_of(place)
-        stream = facts.stream_text(unit)
+        stream = facts.stream_text(unit) or _stream_of_cupy(facts)
         if stream is None or not is_untouched(facts, place) or not _can_go_on(facts, place):
             continue
         call = _blocking_get(facts, place, editor)
         assert call is not None  # noqa: S101 - for the type checker
+        if call.args:  # cupy.asnumpy(x)
+            call.func, call.args = ast.Attribute(call.args[0], "get", ast.Load()), []
         if not any(one.arg == "out" for one in call.keywords):
             if not _with_memory(facts, editor, place, call):
                 continue
@@ -234,13 +236,21 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
             ast.keyword("blocking", ast.Constant(value=False))
         ]
         value = call.func.value if isinstance(call.func, ast.Attribute) else call
-        if isinstance(value, ast.Name):  # which may be bound to another array while the copy goes on
+        is_held = isinstance(value, ast.Name) and facts.stream_text(unit) is not None
+        if is_held:  # the variable may be bound to another array while the copy goes on
             editor.insert(place, parsed(f"{stream}.hold({value.id})"), behind=True)
         streams.setdefault((facts.loop_of(place), stream), place)
     for (_, stream), place in streams.items():
         editor.at_end(place, parsed(f"{stream}.synchronize()"))
     if streams:
         yield Variant(f"copies to the host{into} do not block, the host waits for them once", editor.tidy(), _no_blocking)
+
+
+def _stream_of_cupy(facts: Facts) -> str | None:
+    """Return what to type for the one stream of a program that knows of no session, and gives memory back in its order."""
+    cupy = facts.module_name("cupy")
+    is_alone = facts.session_name is None and len(facts.lanes_of(facts.executed)) == 1
+    return f"{cupy}.cuda.get_current_stream()" if cupy is not None and is_alone else None
 
 
 def _no_blocking(run: Run) -> Run | None:
@@ -252,10 +262,12 @@ def _blocking_get(facts: Facts, place: int, editor: Editor | None = None) -> ast
     """Return the call of a statement that copies to the host: one that is the statement, or that a list is given."""
     call = call_of(facts.statements[place] if editor is None else editor.at(place))
     match call:
-        case ast.Call(
-            func=ast.Attribute(attr="append", value=ast.Name()), args=[ast.Call(func=ast.Attribute(attr="get")) as got]
-        ):
-            return got if not got.args and not got.keywords else None
+        case ast.Call(func=ast.Attribute(attr="append", value=ast.Name()), args=[ast.Call(keywords=[]) as got]):
+            match got:
+                case ast.Call(func=ast.Attribute(attr="get"), args=[]):
+                    return got
+                case ast.Call(func=ast.Attribute(attr="asnumpy"), args=[given]) if is_plain_place(given):
+                    return got
         case ast.Call(func=ast.Attribute(attr="get", value=value), args=[]) if is_plain_place(value):
             return call
     return None
@@ -277,11 +289,14 @@ def _can_go_on(facts: Facts, place: int) -> bool:
 def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> bool:
     """Give a copy page-locked memory of its own, which a list keeps; tell whether that can be written."""
     loop = facts.loop_of(place)
-    if facts.session_name is None or loop is None or not isinstance(call.func, ast.Attribute):
+    if loop is None or not isinstance(call.func, ast.Attribute):
         return False
     one = editor.at(place)
     value = ast.unparse(call.func.value)
-    new = f"{facts.session_name}.memory.pinned_empty({value}.shape, {value}.dtype)"
+    pinned_empty = _pinned_empty(facts, editor, loop)
+    if pinned_empty is None:
+        return False
+    new = f"{pinned_empty}({value}.shape, {value}.dtype)"
     match call_of(one):
         case ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name))):
             editor.insert(place, parsed(f"{name}.append({new})"))
@@ -292,6 +307,18 @@ def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> bo
             editor.insert(place, parsed(f"{name}.append({new})"))
     call.keywords.append(ast.keyword("out", ast.parse(f"{name}[-1]", mode="eval").body))
     return True
+
+
+def _pinned_empty(facts: Facts, editor: Editor, loop: int) -> str | None:
+    """Return what makes page-locked arrays: of the session, else of CuPy."""
+    if facts.session_name is not None:
+        return f"{facts.session_name}.memory.pinned_empty"
+    if _stream_of_cupy(facts) is None:
+        return None
+    known = facts.module_name("cupyx")
+    if known is None:
+        editor.insert(loop, parsed("import cupyx"))
+    return f"{known or 'cupyx'}.empty_pinned"
 
 
 # Values that the host reads

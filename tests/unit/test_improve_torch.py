@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 
 from tests.helpers.fake_torch import DataLoader, Device, make_torch, photographs
@@ -103,3 +106,25 @@ def test_what_the_host_reads_or_writes_in_the_loop_stays(lab, lines, stays):
     found = lab.improve(text, seconds=LONG, namespace=names)
 
     assert stays in found.source
+
+
+@pytest.mark.parametrize("fetched", ["product.get()", "cupy.asnumpy(product)"])
+def test_a_program_of_cupy_that_knows_of_no_session_fetches_without_blocking(lab, fetched, monkeypatch):
+    cupy, cupyx = types.ModuleType("cupy"), types.ModuleType("cupyx")
+    cupy.cuda = types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(synchronize=lab.synchronize))
+    cupy.asarray, cupy.asnumpy, cupyx.empty_pinned = lab.xp.asarray, lab.xp.asnumpy, lab.memory.pinned_empty
+    monkeypatch.setitem(sys.modules, "cupyx", cupyx)
+    images, weights = photographs(6), lab.xp.asarray(photographs(1)[0])
+    text = f"""products = []
+for image in images:
+    product = cupy.asarray(image) @ weights
+    products.append({fetched})
+"""
+    found = lab.improve(text, seconds=LONG, namespace={"cupy": cupy, "images": images, "weights": weights})
+
+    assert "import cupyx\nfor image in images:" in found.source
+    assert "products.append(cupyx.empty_pinned(product.shape, product.dtype))" in found.source
+    assert "product.get(out=products[-1], blocking=False)" in found.source
+    assert "hold" not in found.source
+    assert "\ncupy.cuda.get_current_stream().synchronize()\n" in found.source
+    assert found.speedup > 1.1
