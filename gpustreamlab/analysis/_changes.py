@@ -102,10 +102,10 @@ def _wait_counts(program: Program) -> Counter[int]:
 # Memory of the host
 
 
-def pinned(run: Run) -> Run | None:
+def pinned(run: Run, kinds: Collection[int] = (UPLOAD, DOWNLOAD)) -> Run | None:
     """Let copies of some size be of page-locked memory: faster, and the host goes on. Orders that the host gave stay."""
     program = run.program
-    hit = frozenset(large_pageable(program))
+    hit = frozenset(place for place in large_pageable(program) if program.works[place].kind in kinds)
     if not hit or any(program.works[place].kind not in run.rates for place in hit):
         return None
     works = tuple(

@@ -86,7 +86,7 @@ class Draft:
             yield from _indented(ours[0].splitlines(), depth)
             return
         if not any(getattr(one, name, None) for name in BODIES) or isinstance(one, (ast.Try, ast.Match, ast.ClassDef)):
-            yield from _indented(self.quoted(ast.unparse(one)).splitlines(), depth)
+            yield from _indented(self.quoted(_unparsed(one)).splitlines(), depth)
             return
         if known is not None and known[4] == _head(one) and known[2] > known[0]:
             yield from _indented(self._lines[known[0] : known[2]], depth)
@@ -188,6 +188,15 @@ def parsed(text: str) -> list[ast.stmt]:
 
 def _definition_of(body: list[ast.stmt], name: str | None) -> ast.FunctionDef | None:
     return next((one for one in body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+
+
+def _unparsed(one: ast.stmt) -> str:
+    """Return a statement as Python writes it, a tuple that is bound without brackets."""
+    text = ast.unparse(one)
+    if isinstance(one, ast.Assign) and isinstance(one.value, ast.Tuple) and len(one.value.elts) > 1:
+        value = ast.unparse(one.value)
+        return text.removesuffix(value) + value[1:-1]
+    return text
 
 
 def _is_text(one: ast.stmt) -> bool:

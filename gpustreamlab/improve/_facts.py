@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gpustreamlab.analysis._needed_waits import needed_calls
 from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD, read_program
 from gpustreamlab.backends import Backend
 from gpustreamlab.improve._draft import BODIES, Draft
-from gpustreamlab.improve._run import Look, names_loaded, parts_of_statement, reached
+from gpustreamlab.improve._run import Look, is_host_tensor, names_loaded, parts_of_statement, reached
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.programs._source import names_of_code
 from gpustreamlab.streams.stream import Stream
@@ -160,6 +161,12 @@ class Facts:
         is_named = self.session_name is not None and " " not in name  # the default stream has no name
         return f"{self.session_name}.stream({json.dumps(name)})" if is_named else None
 
+    def module_name(self, wanted: str) -> str | None:
+        """Return what a program calls a module; None where it does not know it."""
+        function = self.draft.function
+        known = {**({} if function is None else function.__globals__), **dict(self.values())}
+        return next((name for name, one in known.items() if isinstance(one, ModuleType) and one.__name__ == wanted), None)
+
     @cached_property
     def _lasting(self) -> list[str]:
         """Variables that the program does not bind itself."""
@@ -202,16 +209,33 @@ class Facts:
 
     # Memory of the host
 
+    def copied_names(self, place: int) -> set[str]:
+        """Return the names in a statement that lead to memory of the host which a call copies, and for nothing else."""
+        one, handed = self.statements[place], list[ast.expr]()
+        for node in parts_of_simple(one):
+            match node:
+                case ast.Call(func=ast.Attribute(attr=attr), args=[first, *_]) if attr in _TAKE_IN:
+                    handed.append(first)
+                case ast.Call(func=ast.Attribute(attr="get"), keywords=keywords):
+                    handed += [part.value for part in keywords if part.arg == "out"]
+                case ast.Call(func=ast.Attribute(value=value)) if is_upload(node, self.look.kinds[place]):
+                    handed.append(value)
+        plain = [part for part in handed if is_plain_place(part)]
+        inside = {id(name): name.id for part in plain for name in ast.walk(part) if isinstance(name, ast.Name)}
+        names = [name for name in ast.walk(one) if isinstance(name, ast.Name) and id(name) not in inside]
+        others = {name.id for name in names if isinstance(name.ctx, ast.Load) or isinstance(one, ast.AugAssign)}
+        return {*inside.values()} - others
+
     def copies_at(self, place: int) -> set[tuple[int, int]]:
         """Return which memory of the host a statement hands to copies."""
-        names = copied_names(self.statements[place])
+        names = self.copied_names(place)
         return {one for name in names for one in self.look.host_memory[place].get(name, ())}
 
     def is_touched(self, region: Collection[int], memory: Collection[tuple[int, int]] | None) -> bool:
         """Tell whether the host itself may look at memory, in some statements; at any, where it is None."""
         for place in region:
             one, own = self.statements[place], self.look.host_memory[place]
-            names = names_loaded(one) - copied_names(one) - self._only_gone_through(place)
+            names = names_loaded(one) - self.copied_names(place) - self._only_gone_through(place)
             found = own if place in self.executed else self.look.known  # by a branch that was not taken
             for begin, end in {part for name in names for part in found.get(name, ())}:
                 if memory is None or any(begin < last and first < end for first, last in memory):
@@ -253,7 +277,7 @@ class Facts:
             if work.kind in (UPLOAD, DOWNLOAD) and (lanes is None or work.lane in lanes)
         }
         for place in copying & {*region}:
-            if not copied_names(self.statements[place]) and place not in self.reading:
+            if not self.copied_names(place) and place not in self.reading:
                 return None
             found |= self.copies_at(place)
         return found
@@ -288,26 +312,39 @@ def is_reading(node: ast.AST) -> bool:
     match node:
         case ast.Call(func=ast.Name(id="float" | "int" | "bool"), args=[_]):
             return True
-        case ast.Call(func=ast.Attribute(attr="item" | "tolist" | "cpu" | "numpy")):
+        case ast.Call(func=ast.Attribute(attr="item" | "tolist" | "cpu" | "numpy" | "asnumpy")):
             return True
         case ast.Call(func=ast.Attribute(attr="get"), args=[], keywords=keywords):
             return not any(one.arg == "out" for one in keywords)
     return False
 
 
-def copied_names(one: ast.stmt) -> set[str]:
-    """Return the names in a statement that lead to memory of the host which a call copies, and for nothing else."""
-    handed: list[ast.expr] = []
-    for node in ast.walk(one) if not any(getattr(one, name, None) for name in BODIES) else ():
-        match node:
-            case ast.Call(func=ast.Attribute(attr=attr), args=[first, *_]) if attr in _TAKE_IN:
-                handed.append(first)
-            case ast.Call(func=ast.Attribute(attr="get"), keywords=keywords):
-                handed += [part.value for part in keywords if part.arg == "out"]
-    plain = [part for part in handed if is_plain_place(part)]
-    inside = {id(name): name.id for part in plain for name in ast.walk(part) if isinstance(name, ast.Name)}
-    others = {name.id for name in ast.walk(one) if isinstance(name, ast.Name) and id(name) not in inside}
-    return {*inside.values()} - others
+def parts_of_simple(one: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the syntax of a statement that has no others in it."""
+    return (part for part in ast.walk(one) if not any(getattr(one, name, None) for name in BODIES))
+
+
+def is_upload(node: ast.AST, values: Mapping[str, Any]) -> bool:
+    """Tell whether an expression copies a tensor of the host to the device, as it is: ``x.to(device)``, ``x.cuda()``."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="to" | "cuda" as attr, value=value), args=args, keywords=keywords):
+            devices = [*args, *(one.value for one in keywords if one.arg == "device")]
+            is_plain = is_plain_place(value) and {one.arg for one in keywords} <= {"device", "non_blocking"}
+            held = reached(values.get(root_of(value)))
+            is_device = _is_device(devices[0], values) if len(devices) == 1 else attr == "cuda" and not devices
+            return is_plain and is_device and any(map(is_host_tensor, held))
+    return False
+
+
+def _is_device(part: ast.expr, values: Mapping[str, Any]) -> bool:
+    known = part.value if isinstance(part, ast.Constant) else values.get(part.id, "") if isinstance(part, ast.Name) else ""
+    return str(known).startswith("cuda")
+
+
+def root_of(part: ast.expr) -> str:
+    while isinstance(part, (ast.Attribute, ast.Subscript)):
+        part = part.value
+    return part.id if isinstance(part, ast.Name) else ""
 
 
 def is_plain_place(part: ast.expr) -> bool:

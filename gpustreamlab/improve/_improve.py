@@ -23,7 +23,7 @@ from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.errors import OptionError, ProgramError
-from gpustreamlab.improve import _loops, _waits
+from gpustreamlab.improve import _loops, _torch, _waits
 from gpustreamlab.improve._draft import Draft, forwarded, read_draft
 from gpustreamlab.improve._facts import Facts
 from gpustreamlab.improve._run import Look, Outcome, Runner, refused
@@ -47,6 +47,8 @@ MAKERS: tuple[Callable[[Facts], Iterator[Variant]], ...] = (
     _waits.host_waits,
     _waits.blocking_gets,
     _waits.stream_waits,
+    _torch.uploads,
+    _torch.fetches,
     _loops.pinned_sources,
     _loops.batches_of_one,
     _loops.joined_phases,
@@ -414,7 +416,7 @@ class _Search:
     def _keep(self, changes: Sequence[_Tried]) -> bool:
         """Keep changes if the last of them gains beyond the noise against the program as it is now; measured in turns."""
         draft = changes[-1].variant.draft
-        before_ns, after_ns = self._in_turns(self._now, draft)
+        before_ns, after_ns = samples = self._in_turns(self._now, draft)
         gains_ns = np.array(before_ns) - np.array(after_ns)
         low, high = interval(gains_ns)
         if low <= 0 or np.median(gains_ns) < LEAST_SHARE * np.median(before_ns):
@@ -423,8 +425,8 @@ class _Search:
         told_ns = [one.predicted_ns for one in changes if one.predicted_ns is not None]
         title = ", and ".join(one.variant.title for one in changes)
         self._kept.append(Kept(title, sum(told_ns) if told_ns else None, int(np.median(gains_ns)), (low, high)))
+        self._samples = samples if self._now is self._given else self._in_turns(self._given, draft)
         self._now, self._outcome = draft, outcome
-        self._samples = self._in_turns(self._given, draft)
         return True
 
     def _in_turns(self, old: Draft, new: Draft) -> tuple[list[int], list[int]]:

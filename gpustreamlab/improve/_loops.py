@@ -15,9 +15,9 @@ from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
 from gpustreamlab.improve._draft import parsed
-from gpustreamlab.improve._facts import Facts, copied_names, names_bound, selection
+from gpustreamlab.improve._facts import Facts, names_bound, selection
 from gpustreamlab.improve._run import names_loaded
-from gpustreamlab.improve._waits import Editor, Variant, call_of
+from gpustreamlab.improve._waits import Editor, Variant, call_of, put_before_all
 from gpustreamlab.streams.stream import Stream
 
 LEAST_BLOCK = 4
@@ -34,7 +34,7 @@ def pinned_sources(facts: Facts) -> Iterator[Variant]:
     if prepare is None or facts.session_name is None:
         return
     pageable = {facts.site_of[number] for number, work in enumerate(facts.run.program.works) if work.is_pageable}
-    names = {name for place in pageable if place >= 0 for name in copied_names(facts.statements[place])}
+    names = {name for place in pageable if place >= 0 for name in facts.copied_names(place)}
     for one in facts.statements:  # whose items a loop takes
         match one:
             case ast.For(target=ast.Name(id=item), iter=ast.Name(id=items)) if item in names:
@@ -235,7 +235,7 @@ def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Variant:
             before.append(f"{own}, {kept} = [*{events}], [*{events}]")
             behind.append(f"{own}, {kept} = {kept}, {own}")
     one.body = [_renamed(part, names) for part in one.body] + parsed("\n".join(behind))
-    _before_all(editor, loop, [f"{second} = {like}"])
+    put_before_all(editor, loop, [f"{second} = {like}"])
     editor.insert(loop, parsed("\n".join(before)))
     return Variant(f"{buffer} has a second buffer, and turns of the loop fill them in turn", editor.tidy(), changes.two_buffers)
 
@@ -297,21 +297,11 @@ def _with_roles(facts: Facts, loop: int, inside: Sequence[int], moving: dict[int
             around[0].body = [one]  # type: ignore[attr-defined]
             editor.replace(unit, around)
     made = [f'{name} = {lab}.stream("{role}")' for role, name in names.items()]
-    _before_all(editor, loop, made)
+    put_before_all(editor, loop, made)
     editor.insert(loop, parsed("\n".join(f"{name}.wait({home})" for name in names.values())))
     editor.insert(loop, parsed("\n".join(f"{home}.wait({name})" for name in names.values())), behind=True)
     roles = " and ".join(names)
     yield Variant(f"{roles} have streams of their own", editor.tidy(), changes.by_role)
-
-
-def _before_all(editor: Editor, loop: int, lines: Sequence[str]) -> None:
-    """Put lines where the program prepares, else in front of a loop."""
-    body = editor.draft.prepare
-    if body is None:
-        editor.insert(loop, parsed("\n".join(lines)))
-        return
-    inner = next(number for number, part in enumerate(body) if getattr(part, "name", None) == editor.draft.inner)
-    body[inner:inner] = parsed("\n".join(lines))
 
 
 def streams_before(facts: Facts) -> Iterator[Variant]:
@@ -328,7 +318,7 @@ def streams_before(facts: Facts) -> Iterator[Variant]:
                     name = editor.draft.new_name("made")
                     _Replace(ast.dump(calls[0]), ast.parse(f"{name}[{item}]", mode="eval").body).visit(editor.at(loop))
                     made = editor.draft.quoted(ast.unparse(calls[0]))
-                    _before_all(editor, loop, [f"{name} = {{{item}: {made} for {item} in {ast.unparse(items)}}}"])
+                    put_before_all(editor, loop, [f"{name} = {{{item}: {made} for {item} in {ast.unparse(items)}}}"])
                     yield Variant("streams are made before the loop", editor.tidy(), changes.streams_before)
 
 

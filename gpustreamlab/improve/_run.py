@@ -21,7 +21,7 @@ from gpustreamlab.analysis import Hazards
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.improve._draft import Draft
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
-from gpustreamlab.programs._calls import CallLog, instrumented, is_user_function
+from gpustreamlab.programs._calls import CallLog, bytes_of, instrumented, is_user_function
 from gpustreamlab.programs._check import _near, _on_host, _same, kept_random_state
 from gpustreamlab.programs._source import names_of_code
 from gpustreamlab.programs._values import closed_over, copied, is_of_session, remade
@@ -412,4 +412,11 @@ def host_ranges(value: Any) -> set[tuple[int, int]]:
                 owner = owner.base
             begin = owner.__array_interface__["data"][0]
             found.add((begin, begin + max(1, owner.nbytes)))
+        elif is_host_tensor(one):
+            found.add(bytes_of(one))
     return found
+
+
+def is_host_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor in memory of the host."""
+    return is_array(value) and hasattr(value, "untyped_storage") and value.device.type == "cpu"

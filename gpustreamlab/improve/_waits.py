@@ -12,7 +12,7 @@ from gpustreamlab._util.arrays import is_array
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.improve._draft import Draft, parsed
-from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_pure, is_reading, names_bound, selection
+from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_pure, is_reading, names_bound, root_of, selection
 from gpustreamlab.improve._run import names_loaded
 from gpustreamlab.programs._source import short_text
 from gpustreamlab.streams.stream import Stream
@@ -67,6 +67,16 @@ class Editor:
         """Leave out what has nothing in it any more; return what was made."""
         _tidy(self.draft.body)
         return self.draft
+
+
+def put_before_all(editor: Editor, loop: int, lines: Sequence[str]) -> None:
+    """Put lines where the program prepares, else in front of a loop."""
+    body = editor.draft.prepare
+    if body is None:
+        editor.insert(loop, parsed("\n".join(lines)))
+        return
+    inner = next(number for number, part in enumerate(body) if getattr(part, "name", None) == editor.draft.inner)
+    body[inner:inner] = parsed("\n".join(lines))
 
 
 def _index(body: list[ast.stmt], one: ast.stmt) -> int:
@@ -126,10 +136,10 @@ def _is_synchronize(facts: Facts, place: int) -> bool:
 
 def _can_leave_out(facts: Facts, place: int) -> bool:
     """Tell whether the host is known not to need a wait, neither by what it does nor by what is copied behind it."""
-    return not facts.needs_wait(place) and _is_untouched(facts, place)
+    return not facts.needs_wait(place) and is_untouched(facts, place)
 
 
-def _is_untouched(facts: Facts, place: int) -> bool:
+def is_untouched(facts: Facts, place: int) -> bool:
     """Tell whether the host touches nothing that is copied until the end of a loop, where it waits again in any case."""
     if not facts.is_whole or facts.is_left_early(place):
         return False
@@ -211,11 +221,13 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
     streams, into = dict[tuple[int | None, str], int](), ""
     for place in sorted(found):
         unit = facts.unit_of(place)
-        stream = facts.stream_text(unit)
-        if stream is None or not _is_untouched(facts, place) or not _can_go_on(facts, place):
+        stream = facts.stream_text(unit) or _stream_of_cupy(facts)
+        if stream is None or not is_untouched(facts, place) or not _can_go_on(facts, place):
             continue
         call = _blocking_get(facts, place, editor)
         assert call is not None  # noqa: S101 - for the type checker
+        if call.args:  # cupy.asnumpy(x)
+            call.func, call.args = ast.Attribute(call.args[0], "get", ast.Load()), []
         if not any(one.arg == "out" for one in call.keywords):
             if not _with_memory(facts, editor, place, call):
                 continue
@@ -224,13 +236,21 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
             ast.keyword("blocking", ast.Constant(value=False))
         ]
         value = call.func.value if isinstance(call.func, ast.Attribute) else call
-        if isinstance(value, ast.Name):  # which may be bound to another array while the copy goes on
+        is_held = isinstance(value, ast.Name) and facts.stream_text(unit) is not None
+        if is_held:  # the variable may be bound to another array while the copy goes on
             editor.insert(place, parsed(f"{stream}.hold({value.id})"), behind=True)
         streams.setdefault((facts.loop_of(place), stream), place)
     for (_, stream), place in streams.items():
         editor.at_end(place, parsed(f"{stream}.synchronize()"))
     if streams:
         yield Variant(f"copies to the host{into} do not block, the host waits for them once", editor.tidy(), _no_blocking)
+
+
+def _stream_of_cupy(facts: Facts) -> str | None:
+    """Return what to type for the one stream of a program that knows of no session, and gives memory back in its order."""
+    cupy = facts.module_name("cupy")
+    is_alone = facts.session_name is None and len(facts.lanes_of(facts.executed)) == 1
+    return f"{cupy}.cuda.get_current_stream()" if cupy is not None and is_alone else None
 
 
 def _no_blocking(run: Run) -> Run | None:
@@ -242,10 +262,12 @@ def _blocking_get(facts: Facts, place: int, editor: Editor | None = None) -> ast
     """Return the call of a statement that copies to the host: one that is the statement, or that a list is given."""
     call = call_of(facts.statements[place] if editor is None else editor.at(place))
     match call:
-        case ast.Call(
-            func=ast.Attribute(attr="append", value=ast.Name()), args=[ast.Call(func=ast.Attribute(attr="get")) as got]
-        ):
-            return got if not got.args and not got.keywords else None
+        case ast.Call(func=ast.Attribute(attr="append", value=ast.Name()), args=[ast.Call(keywords=[]) as got]):
+            match got:
+                case ast.Call(func=ast.Attribute(attr="get"), args=[]):
+                    return got
+                case ast.Call(func=ast.Attribute(attr="asnumpy"), args=[given]) if is_plain_place(given):
+                    return got
         case ast.Call(func=ast.Attribute(attr="get", value=value), args=[]) if is_plain_place(value):
             return call
     return None
@@ -267,11 +289,14 @@ def _can_go_on(facts: Facts, place: int) -> bool:
 def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> bool:
     """Give a copy page-locked memory of its own, which a list keeps; tell whether that can be written."""
     loop = facts.loop_of(place)
-    if facts.session_name is None or loop is None or not isinstance(call.func, ast.Attribute):
+    if loop is None or not isinstance(call.func, ast.Attribute):
         return False
     one = editor.at(place)
     value = ast.unparse(call.func.value)
-    new = f"{facts.session_name}.memory.pinned_empty({value}.shape, {value}.dtype)"
+    pinned_empty = _pinned_empty(facts, editor, loop)
+    if pinned_empty is None:
+        return False
+    new = f"{pinned_empty}({value}.shape, {value}.dtype)"
     match call_of(one):
         case ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name))):
             editor.insert(place, parsed(f"{name}.append({new})"))
@@ -284,6 +309,18 @@ def _with_memory(facts: Facts, editor: Editor, place: int, call: ast.Call) -> bo
     return True
 
 
+def _pinned_empty(facts: Facts, editor: Editor, loop: int) -> str | None:
+    """Return what makes page-locked arrays: of the session, else of CuPy."""
+    if facts.session_name is not None:
+        return f"{facts.session_name}.memory.pinned_empty"
+    if _stream_of_cupy(facts) is None:
+        return None
+    known = facts.module_name("cupyx")
+    if known is None:
+        editor.insert(loop, parsed("import cupyx"))
+    return f"{known or 'cupyx'}.empty_pinned"
+
+
 # Values that the host reads
 
 
@@ -292,7 +329,7 @@ def unread_values(facts: Facts) -> Iterator[Variant]:
     editor, lines = Editor(facts), []
     for place in sorted(facts.executed):
         call = call_of(facts.statements[place])
-        if call is None or not is_reading(call) or place not in facts.waiting or not _is_untouched(facts, place):
+        if call is None or not is_reading(call) or place not in facts.waiting or not is_untouched(facts, place):
             continue
         read = call.args[0] if call.args else call.func.value if isinstance(call.func, ast.Attribute) else call
         if is_plain_place(read) and not (isinstance(call.func, ast.Attribute) and call.func.attr == "get"):
@@ -328,7 +365,7 @@ def late_values(facts: Facts) -> Iterator[Variant]:
 def _can_be_late(facts: Facts, place: int, loop: int) -> bool:
     """Tell whether nothing in a loop looks at what a statement gives, and what it reads is bound anew in each turn."""
     one = facts.statements[place]
-    if not isinstance(facts.statements[loop], ast.For) or not _is_untouched(facts, place):
+    if not isinstance(facts.statements[loop], ast.For) or not is_untouched(facts, place):
         return False
     target = names_loaded(facts.statements[place])
     reads = {name for name in target if name in _bound_in(facts, loop)} - names_bound(one)
@@ -357,8 +394,11 @@ def _is_new_each_turn(others: Sequence[ast.stmt], loop: ast.stmt, name: str) -> 
     bound = [one for one in others if isinstance(one, ast.Assign) and any(_is_name(target, name) for target in one.targets)]
     is_fresh = all(isinstance(one.value, (ast.Call, ast.BinOp)) for one in bound)
     changed = any(
-        (isinstance(one, ast.AugAssign) and _root(one.target) == name)
-        or (isinstance(one, ast.Assign) and any(_root(target) == name and not _is_name(target, name) for target in one.targets))
+        (isinstance(one, ast.AugAssign) and root_of(one.target) == name)
+        or (
+            isinstance(one, ast.Assign)
+            and any(root_of(target) == name and not _is_name(target, name) for target in one.targets)
+        )
         for one in others
     )
     return (is_target or (len(bound) == 1 and is_fresh)) and not changed
@@ -366,12 +406,6 @@ def _is_new_each_turn(others: Sequence[ast.stmt], loop: ast.stmt, name: str) -> 
 
 def _is_name(part: ast.expr, name: str) -> bool:
     return isinstance(part, ast.Name) and part.id == name
-
-
-def _root(part: ast.expr) -> str:
-    while isinstance(part, (ast.Attribute, ast.Subscript)):
-        part = part.value
-    return part.id if isinstance(part, ast.Name) else ""
 
 
 # Waits of streams
