@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 AUTO = "auto"
 USUAL_GROUPS = ("sm", "tensor", "dram", "pcie")  # What a block counts that names nothing
-LEAST_US, MOST_US = 5.0, 1_000_000.0  # How often a block can count
+LEAST_US, MOST_US = 10.0, 1_000_000.0  # How often a block can count
 
 
 class CounterSampler:

@@ -117,6 +117,21 @@ def test_every_counter_that_can_be_asked_for_has_a_metric():
     assert {*ALL} == {*_pm_sampling._METRICS} <= {*CARD_COUNTERS}
 
 
+def test_parameters_are_as_long_as_cupti_s_headers_say():
+    """As a compiler says for the headers of 13.0; the last field ends the size, without what would fill it up."""
+    wanted = {
+        "cuptiProfilerInitialize": 16, "cuptiProfilerDeviceSupported": 52, "cuptiDeviceGetChipName": 32,
+        "cuptiPmSamplingGetCounterAvailability": 40, "cuptiProfilerHostInitialize": 48, "cuptiProfilerHostDeinitialize": 24,
+        "cuptiProfilerHostConfigAddMetrics": 40, "cuptiProfilerHostGetConfigImageSize": 32,
+        "cuptiProfilerHostGetConfigImage": 40, "cuptiProfilerHostGetNumOfPasses": 40,
+        "cuptiProfilerHostEvaluateToGpuValues": 72, "cuptiPmSamplingEnable": 32, "cuptiPmSamplingSetConfig": 64,
+        "cuptiPmSamplingGetCounterDataSize": 56, "cuptiPmSamplingCounterDataImageInitialize": 40,
+        "cuptiPmSamplingStart": 24, "cuptiPmSamplingDecodeData": 45, "cuptiPmSamplingGetCounterDataInfo": 56,
+        "cuptiPmSamplingCounterDataGetSampleInfo": 64, "cuptiPmSamplingStop": 24, "cuptiPmSamplingDisable": 24,
+    }  # fmt: skip
+    assert {name: _pm_sampling._parameters(name)[1] for name in _pm_sampling._PARAMETERS} == wanted
+
+
 def test_samples_stand_on_the_host_s_clock_in_the_units_of_the_counters():
     library = FakeSampling()
     source = sampler(library, ["sm_active_percent", "sm_clock_mhz"])
