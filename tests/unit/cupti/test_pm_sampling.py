@@ -162,6 +162,19 @@ def test_what_is_missing_between_samples_is_not_a_value():
     np.testing.assert_array_equal(reading.values["dram_active_percent"], [np.nan, 7])
 
 
+@pytest.mark.parametrize("is_starved", [False, True])
+def test_where_python_is_not_to_be_had_the_interpreter_is_kept(monkeypatch, is_starved):
+    library, opened = FakeSampling(), []
+    monkeypatch.setattr(_pm_sampling, "STARVED_S", 0.0 if is_starved else 60.0)
+    monkeypatch.setattr(_pm_sampling.ctypes, "PyDLL", lambda path: opened.append(path) or library)
+    source = sampler(library, ["pcie_rx_bytes_per_s"])
+    now = time.time_ns()
+    library.samples = [(now + place * EVERY_NS, now + (place + 1) * EVERY_NS, float(place)) for place in range(8)]
+    (reading,) = source.read()
+    assert reading.values["pcie_rx_bytes_per_s"].tolist() == list(range(8))
+    assert {*opened} == ({"libcupti.so"} if is_starved else set())
+
+
 def test_the_last_read_stops_the_card_first_and_takes_all():
     library = FakeSampling()
     library.stop_reasons = [1, 1]

@@ -43,6 +43,7 @@ _METRICS: dict[str, tuple[float, tuple[str, ...]]] = {
 PERIOD_S = 0.05  # Between two reads
 READS_HELD, MOST_SAMPLES = 4, 8_192  # How many reads an image holds, and samples: at 16 KiB each and more
 MOST_IMAGES = 32  # How many images one read takes at most
+PROBED, STARVED_S = 4, 1e-3  # Samples of a read by which it is seen that the interpreter is not to be had, and what each takes
 BUFFER_S = 2.0  # What the card's buffer holds, where a sample takes as much as it has been seen to
 SAMPLE_BYTES, MOST_BUFFER_BYTES = 16 * 1024, 512 << 20
 _SAME_CLOCK_NS = 60_000_000_000  # Times that are farther from the wall clock are of another clock
@@ -278,12 +279,13 @@ class PmSampler:
             _make(_SAMPLE_INFO, **self._of_image),
             _make(_EVALUATE, pHostObject=self._host, **image, **self._of_metrics),
         )
-        calls = [
-            (name, getattr(self._cupti.library, name), ctypes.byref(of))
-            for name, of in ((_SAMPLE_INFO, told), (_EVALUATE, asked))
-        ]
-        first, row_bytes = values.ctypes.data, values.strides[0]
+        taken = {_SAMPLE_INFO: ctypes.byref(told), _EVALUATE: ctypes.byref(asked)}
+        calls = [(name, getattr(self._cupti.library, name), taken[name]) for name in taken]
+        first, row_bytes, began_s = values.ctypes.data, values.strides[0], time.perf_counter()
         for place in range(count):
+            if place == PROBED and time.perf_counter() - began_s > PROBED * STARVED_S:
+                # Who waits for the interpreter at each call, behind a thread of pure Python, keeps it from one to the next.
+                calls = [(name, getattr(ctypes.PyDLL(self._cupti.path), name), taken[name]) for name in taken]
             told.sampleIndex = asked.rangeIndex = place
             asked.pMetricValues = first + place * row_bytes
             for name, function, parameters in calls:
