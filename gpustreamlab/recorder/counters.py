@@ -61,9 +61,9 @@ class CounterSampler:
                 is_last = True
             if is_last:
                 self._is_closed = True
-                self._put([CounterReading(end_ns, end_ns, {name: math.nan}) for name, end_ns in self._ends.items()])
                 self._recorder.counter_readers.remove(self.take)
                 self._source.close()
+                self._put([CounterReading(end_ns, end_ns, {name: math.nan}) for name, end_ns in self._ends.items()])
             return not is_last
 
     def close(self) -> None:
