@@ -51,10 +51,10 @@ def test_it_leaves_when_everything_is_told_and_comes_back(source, card):
 
 
 def test_it_stays_while_the_counters_of_a_card_are_sampled(source, card):
-    source._cupti.sampler_count = 1
+    source._cupti.sampled_cards.add(0)
     record(source, card)
     assert (card.library.finalized_count, source.is_attached) == (0, True)
-    source._cupti.sampler_count = 0
+    source._cupti.sampled_cards.clear()
     record(source, card)
     assert (card.library.finalized_count, source.is_attached) == (1, False)
 

@@ -246,13 +246,24 @@ def test_a_full_buffer_and_an_unknown_clock_end_it():
         source.read()
 
 
-def test_cupti_stays_in_the_process_while_a_card_is_sampled(caplog):
+def test_a_card_has_one_sampler_in_a_process_which_keeps_cupti_until_it_is_closed(caplog):
     library = FakeSampling()
     cupti = Cupti(library, "libcupti.so")
-    source = PmSampler(cupti, ordinal=0, counters=["sm_active_percent"], every_ns=EVERY_NS, host_time_ns=time.perf_counter_ns)
-    assert cupti.sampler_count == 1
+
+    def sample():
+        return PmSampler(cupti, ordinal=0, counters=["sm_active_percent"], every_ns=EVERY_NS, host_time_ns=time.perf_counter_ns)
+
+    source, begun = sample(), len(library.calls)
+    with pytest.raises(CaptureUnavailableError, match="Another sampler has the card: a block of lab.counters"):
+        sample()
+    assert len(library.calls) == begun, "the one that goes on is not disturbed"
+    assert cupti.sampled_cards == {0}
     library.refuses["cuptiPmSamplingDisable"] = 999
     with caplog.at_level(logging.WARNING):
         source.close()
-    assert cupti.sampler_count == 0
     assert "cuptiPmSamplingDisable gave 999" in caplog.text
+    assert cupti.sampled_cards == set()
+    library.refuses = {"cuptiPmSamplingEnable": 35}
+    with pytest.raises(CaptureUnavailableError, match="Rm"):
+        sample()
+    assert cupti.sampled_cards == set()

@@ -124,9 +124,15 @@ class PmSampler:
         self._home = HomeProcess()
         self._object: int | None = None
         self._host: int | None = None
-        self._is_on = False
+        self._is_on = self._is_closed = False
         self._last_ns = 0  # The end of the last sample, by CUPTI
         self.left_out: dict[str, str] = {}
+        if ordinal in cupti.sampled_cards:
+            raise CaptureUnavailableError(
+                f"Another sampler has the card: a block of lab.counters(...) of this process samples CUDA device {ordinal}. "
+                "Leave it first."
+            )
+        cupti.sampled_cards.add(ordinal)
         try:
             self._choose(list(counters))
             self._begin()
@@ -156,10 +162,10 @@ class PmSampler:
 
     def close(self) -> None:
         """Give the card back. Idempotent, never raises."""
-        if self._home.is_another:
+        if self._home.is_another or self._is_closed:
             return
+        self._is_closed = True
         sampler, host, self._object, self._host = self._object, self._host, None, None
-        self._cupti.sampler_count -= sampler is not None
         is_on, self._is_on = self._is_on, False
         ends: list[tuple[str, str, int | None]] = [
             ("cuptiPmSamplingStop", "pPmSamplingObject", sampler if is_on else None),
@@ -170,6 +176,7 @@ class PmSampler:
             code = 0 if taken is None else self._cupti.call(name, ctypes.byref(_make(name, **{field: taken})))
             if code:
                 _log.warning("PM sampling was not ended in order: %s", self._explain(name, code))
+        self._cupti.sampled_cards.discard(self._ordinal)
 
     # What to sample
 
@@ -241,7 +248,6 @@ class PmSampler:
     def _begin(self) -> None:
         """Let the card sample from now on."""
         self._object = self._call("cuptiPmSamplingEnable", deviceIndex=self._ordinal).pPmSamplingObject
-        self._cupti.sampler_count += 1
         self._buffer_bytes = min(MOST_BUFFER_BYTES, int(SAMPLE_BYTES * BUFFER_S * 1e9 / self._every_ns) + (1 << 20))
         self._call(
             "cuptiPmSamplingSetConfig",
