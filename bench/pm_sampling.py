@@ -123,7 +123,7 @@ def _counted(name: str, load: Callable[[], object], amount: float, every_us: flo
     torch.cuda.synchronize()
     with Session("cuda", capture="ranges") as lab:
         lab.stream("load")
-        with lab.counters(every_us=every_us):
+        with lab.counters(every_us=every_us) as block:
             with lab.on("load", "load"):
                 began_s, count = time.perf_counter(), 0
                 while time.perf_counter() < began_s + 1:
@@ -150,6 +150,7 @@ def _counted(name: str, load: Callable[[], object], amount: float, every_us: flo
         "counted": seen,
         "ratio": round(seen / true, 4),
         "missing": round(float(own), 5),
+        "left out": str(block.left_out),
         **told,
     }
 

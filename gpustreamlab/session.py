@@ -398,7 +398,7 @@ class Session(StandsElsewhere, ProcessBound, Watched):
             Any of ``"sm"``, ``"tensor"``, ``"dram"``, ``"pcie"`` and ``"nvlink"``; all but the last if none is named. What the
             card does not have is left out: see `CounterBlock.left_out`.
         every_us
-            Time between two samples, in us, from 5 on.
+            Time between two samples, in us, from 10 on.
 
         Raises
         ------

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 AUTO = "auto"
 USUAL_GROUPS = ("sm", "tensor", "dram", "pcie")  # What a block counts that names nothing
-LEAST_US, MOST_US = 5.0, 1_000_000.0  # How often a block can count
+LEAST_US, MOST_US = 10.0, 1_000_000.0  # How often a block can count
 
 
 class CounterSampler:
@@ -61,9 +61,9 @@ class CounterSampler:
                 is_last = True
             if is_last:
                 self._is_closed = True
-                self._put([CounterReading(end_ns, end_ns, {name: math.nan}) for name, end_ns in self._ends.items()])
                 self._recorder.counter_readers.remove(self.take)
                 self._source.close()
+                self._put([CounterReading(end_ns, end_ns, {name: math.nan}) for name, end_ns in self._ends.items()])
             return not is_last
 
     def close(self) -> None:

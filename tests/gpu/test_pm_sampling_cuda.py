@@ -32,12 +32,12 @@ def counted(load, *groups, seconds=0.5, capture="ranges"):
     torch.cuda.synchronize()
     with Session("cuda", capture=capture) as lab:
         lab.stream("load")
-        count, until_s = 0, time.perf_counter() + seconds
+        count = 0
         with lab.counters(*groups, every_us=50) as block:
             assert not block.left_out
             with lab.on("load", "load"):
                 began_s = time.perf_counter()
-                while time.perf_counter() < until_s:
+                while time.perf_counter() < began_s + seconds:
                     for _ in range(4):
                         load()
                     torch.cuda.synchronize()

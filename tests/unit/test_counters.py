@@ -188,8 +188,8 @@ def test_memory_s_bytes_are_counted_as_what_kernels_move():
 @pytest.mark.parametrize(
     ("groups", "every_us", "words"),
     [
-        (["dran"], 50, "no counters 'dran'. Did you mean 'dram'"),
-        ([], 1, "from 5 to"),
+        (["dramm"], 50, "no counters 'dramm'. Did you mean 'dram'"),
+        ([], 1, "from 10 to"),
         ([], "50", r"every_us=50"),
         ([], True, r"every_us is True"),
     ],

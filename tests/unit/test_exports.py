@@ -85,7 +85,7 @@ def public(thing):
 def test_a_session_shows_what_is_typed_daily_and_groups(lab):
     groups = {name for name in public(lab) if isinstance(getattr(lab, name), Group)}
     assert groups == {"bench", "expect", "partitions", "memory", "recording"}
-    assert len(public(lab)) <= 23 + len(groups)
+    assert len(public(lab)) <= 24 + len(groups)
 
 
 @pytest.mark.parametrize(

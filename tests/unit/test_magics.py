@@ -358,7 +358,7 @@ def test_loading_twice_is_silent_and_marks_once_and_unloading_not_at_all(shell, 
 
 
 OPTIONS = {"--help", "--priority", "--partition", "--whole-card", "--device", "--on"}
-OPTIONS |= {"--after", "--label", "--sync", "--kernels", "--show"}
+OPTIONS |= {"--after", "--label", "--sync", "--kernels", "--counters", "--show"}
 COMPLETED = {
     "%%gpustream co": {"copy", "compute"},
     "%%gpustream copy --pr": {"--priority"},

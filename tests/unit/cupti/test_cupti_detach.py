@@ -50,6 +50,15 @@ def test_it_leaves_when_everything_is_told_and_comes_back(source, card):
         assert not source.is_attached
 
 
+def test_it_stays_while_the_counters_of_a_card_are_sampled(source, card):
+    source._cupti.sampled_cards.add(0)
+    record(source, card)
+    assert (card.library.finalized_count, source.is_attached) == (0, True)
+    source._cupti.sampled_cards.clear()
+    record(source, card)
+    assert (card.library.finalized_count, source.is_attached) == (1, False)
+
+
 def test_it_leaves_where_a_source_is_closed_with_work_on_its_way(source, card):
     source.start()
     card.kernel()

@@ -117,6 +117,21 @@ def test_every_counter_that_can_be_asked_for_has_a_metric():
     assert {*ALL} == {*_pm_sampling._METRICS} <= {*CARD_COUNTERS}
 
 
+def test_parameters_are_as_long_as_cupti_s_headers_say():
+    """As a compiler says for the headers of 13.0; the last field ends the size, without what would fill it up."""
+    wanted = {
+        "cuptiProfilerInitialize": 16, "cuptiProfilerDeviceSupported": 52, "cuptiDeviceGetChipName": 32,
+        "cuptiPmSamplingGetCounterAvailability": 40, "cuptiProfilerHostInitialize": 48, "cuptiProfilerHostDeinitialize": 24,
+        "cuptiProfilerHostConfigAddMetrics": 40, "cuptiProfilerHostGetConfigImageSize": 32,
+        "cuptiProfilerHostGetConfigImage": 40, "cuptiProfilerHostGetNumOfPasses": 40,
+        "cuptiProfilerHostEvaluateToGpuValues": 72, "cuptiPmSamplingEnable": 32, "cuptiPmSamplingSetConfig": 64,
+        "cuptiPmSamplingGetCounterDataSize": 56, "cuptiPmSamplingCounterDataImageInitialize": 40,
+        "cuptiPmSamplingStart": 24, "cuptiPmSamplingDecodeData": 45, "cuptiPmSamplingGetCounterDataInfo": 56,
+        "cuptiPmSamplingCounterDataGetSampleInfo": 64, "cuptiPmSamplingStop": 24, "cuptiPmSamplingDisable": 24,
+    }  # fmt: skip
+    assert {name: _pm_sampling._parameters(name)[1] for name in _pm_sampling._PARAMETERS} == wanted
+
+
 def test_samples_stand_on_the_host_s_clock_in_the_units_of_the_counters():
     library = FakeSampling()
     source = sampler(library, ["sm_active_percent", "sm_clock_mhz"])
@@ -145,6 +160,19 @@ def test_what_is_missing_between_samples_is_not_a_value():
     library.samples = [(now + 6 * EVERY_NS, now + 7 * EVERY_NS, 7.0)]
     (reading,) = source.read()
     np.testing.assert_array_equal(reading.values["dram_active_percent"], [np.nan, 7])
+
+
+@pytest.mark.parametrize("is_starved", [False, True])
+def test_where_python_is_not_to_be_had_the_interpreter_is_kept(monkeypatch, is_starved):
+    library, opened = FakeSampling(), []
+    monkeypatch.setattr(_pm_sampling, "STARVED_S", 0.0 if is_starved else 60.0)
+    monkeypatch.setattr(_pm_sampling.ctypes, "PyDLL", lambda path: opened.append(path) or library)
+    source = sampler(library, ["pcie_rx_bytes_per_s"])
+    now = time.time_ns()
+    library.samples = [(now + place * EVERY_NS, now + (place + 1) * EVERY_NS, float(place)) for place in range(8)]
+    (reading,) = source.read()
+    assert reading.values["pcie_rx_bytes_per_s"].tolist() == list(range(8))
+    assert {*opened} == ({"libcupti.so"} if is_starved else set())
 
 
 def test_the_last_read_stops_the_card_first_and_takes_all():
@@ -218,13 +246,24 @@ def test_a_full_buffer_and_an_unknown_clock_end_it():
         source.read()
 
 
-def test_cupti_stays_in_the_process_while_a_card_is_sampled(caplog):
+def test_a_card_has_one_sampler_in_a_process_which_keeps_cupti_until_it_is_closed(caplog):
     library = FakeSampling()
     cupti = Cupti(library, "libcupti.so")
-    source = PmSampler(cupti, ordinal=0, counters=["sm_active_percent"], every_ns=EVERY_NS, host_time_ns=time.perf_counter_ns)
-    assert cupti.sampler_count == 1
+
+    def sample():
+        return PmSampler(cupti, ordinal=0, counters=["sm_active_percent"], every_ns=EVERY_NS, host_time_ns=time.perf_counter_ns)
+
+    source, begun = sample(), len(library.calls)
+    with pytest.raises(CaptureUnavailableError, match="Another sampler has the card: a block of lab.counters"):
+        sample()
+    assert len(library.calls) == begun, "the one that goes on is not disturbed"
+    assert cupti.sampled_cards == {0}
     library.refuses["cuptiPmSamplingDisable"] = 999
     with caplog.at_level(logging.WARNING):
         source.close()
-    assert cupti.sampler_count == 0
     assert "cuptiPmSamplingDisable gave 999" in caplog.text
+    assert cupti.sampled_cards == set()
+    library.refuses = {"cuptiPmSamplingEnable": 35}
+    with pytest.raises(CaptureUnavailableError, match="Rm"):
+        sample()
+    assert cupti.sampled_cards == set()

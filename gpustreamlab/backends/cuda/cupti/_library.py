@@ -101,8 +101,8 @@ class Cupti:
         """How its records are laid out."""
         self.has_seen_graphs = False
         """Whether a CUDA graph was launched while calls were recorded."""
-        self.sampler_count = 0
-        """Cards whose counters are sampled: CUPTI stays in the process as long."""
+        self.sampled_cards: set[int] = set()
+        """CUDA device numbers of the cards whose counters are sampled: CUPTI stays in the process as long."""
         self._subscriber: ctypes.c_void_p | None = None
 
     @property

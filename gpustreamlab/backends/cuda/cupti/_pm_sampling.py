@@ -41,8 +41,9 @@ _METRICS: dict[str, tuple[float, tuple[str, ...]]] = {
 """By counter what one unit of CUPTI's metric is, and its names, which differ by chip: the first one that a chip has counts."""
 
 PERIOD_S = 0.05  # Between two reads
-READS_HELD = 4  # How many reads an image holds
+READS_HELD, MOST_SAMPLES = 4, 8_192  # How many reads an image holds, and samples: at 16 KiB each and more
 MOST_IMAGES = 32  # How many images one read takes at most
+PROBED, STARVED_S = 4, 1e-3  # Samples of a read by which it is seen that the interpreter is not to be had, and what each takes
 BUFFER_S = 2.0  # What the card's buffer holds, where a sample takes as much as it has been seen to
 SAMPLE_BYTES, MOST_BUFFER_BYTES = 16 * 1024, 512 << 20
 _SAME_CLOCK_NS = 60_000_000_000  # Times that are farther from the wall clock are of another clock
@@ -57,54 +58,37 @@ _CLAIMS = {"cuptiPmSamplingEnable", "cuptiPmSamplingGetCounterAvailability"}  # 
 _PM_SAMPLING, _PROFILER_PM_SAMPLING, _SUPPORTED, _LIMITED = 1, 3, 3, 4  # CUpti_ProfilerType, CUpti_Profiler_API, support levels
 _TIME_INTERVAL, _KEEP_OLDEST, _IMAGE_FULL = 1, 0, 1  # Trigger, append mode, and why decoding stopped
 
-_WORD, _LONG, _INT, _BYTE, _POINTER, _TEXT = (
-    ctypes.c_size_t,
-    ctypes.c_uint64,
-    ctypes.c_int,
-    ctypes.c_uint8,
-    ctypes.c_void_p,
-    ctypes.c_char_p,
-)
-_OBJECT, _HOST = ("pPmSamplingObject", _POINTER), ("pHostObject", _POINTER)
-_IMAGE = (("pCounterDataImage", _POINTER), ("counterDataImageSize", _WORD))
-_NAMES = (("ppMetricNames", _POINTER), ("numMetrics", _WORD))
-_SUPPORT = ("isSupported", "architecture", "sli", "vGpu", "confidentialCompute", "cmp", "wsl")
-_PARAMETERS: dict[str, tuple[tuple[str, Any], ...]] = {
-    "cuptiProfilerInitialize": (),
-    "cuptiProfilerDeviceSupported": (("cuDevice", _INT), *((name, _INT) for name in _SUPPORT), ("api", _INT)),
-    "cuptiDeviceGetChipName": (("deviceIndex", _WORD), ("pChipName", _TEXT)),
-    "cuptiPmSamplingGetCounterAvailability": (("deviceIndex", _WORD), ("size", _WORD), ("pImage", _POINTER)),
-    "cuptiProfilerHostInitialize": (("profilerType", _INT), ("pChipName", _TEXT), ("pAvailability", _POINTER), _HOST),
-    "cuptiProfilerHostDeinitialize": (_HOST,),
-    "cuptiProfilerHostConfigAddMetrics": (_HOST, *_NAMES),
-    "cuptiProfilerHostGetConfigImageSize": (_HOST, ("size", _WORD)),
-    "cuptiProfilerHostGetConfigImage": (_HOST, ("size", _WORD), ("pImage", _POINTER)),
-    "cuptiProfilerHostGetNumOfPasses": (("size", _WORD), ("pImage", _POINTER), ("numOfPasses", _WORD)),
-    "cuptiProfilerHostEvaluateToGpuValues": (_HOST, *_IMAGE, ("rangeIndex", _WORD), *_NAMES, ("pMetricValues", _POINTER)),
-    "cuptiPmSamplingEnable": (("deviceIndex", _WORD), _OBJECT),
-    "cuptiPmSamplingSetConfig": (
-        _OBJECT,
-        ("configSize", _WORD),
-        ("pConfig", _POINTER),
-        ("hardwareBufferSize", _WORD),
-        ("samplingInterval", _LONG),
-        ("triggerMode", _INT),
-        ("hwBufferAppendMode", _INT),
-    ),
-    "cuptiPmSamplingGetCounterDataSize": (_OBJECT, *_NAMES, ("maxSamples", ctypes.c_uint32), ("size", _WORD)),
-    "cuptiPmSamplingCounterDataImageInitialize": (_OBJECT, ("size", _WORD), ("pImage", _POINTER)),
-    "cuptiPmSamplingStart": (_OBJECT,),
-    "cuptiPmSamplingDecodeData": (_OBJECT, *_IMAGE, ("decodeStopReason", _INT), ("overflow", _BYTE)),
-    "cuptiPmSamplingGetCounterDataInfo": (*_IMAGE, ("total", _WORD), ("populated", _WORD), ("completed", _WORD)),
-    "cuptiPmSamplingCounterDataGetSampleInfo": (
-        _OBJECT,
-        *_IMAGE,
-        ("sampleIndex", _WORD),
-        ("startTimestamp", _LONG),
-        ("endTimestamp", _LONG),
-    ),
-    "cuptiPmSamplingStop": (_OBJECT,),
-    "cuptiPmSamplingDisable": (_OBJECT,),
+_TYPES = {
+    "p": ctypes.c_void_p, "s": ctypes.c_char_p, "n": ctypes.c_size_t, "q": ctypes.c_uint64, "i": ctypes.c_int,
+    "u": ctypes.c_uint32, "b": ctypes.c_uint8,
+}  # fmt: skip
+_SUPPORT = ["isSupported", "architecture", "sli", "vGpu", "confidentialCompute", "cmp", "wsl"]
+_SAMPLER, _HOST = "pPmSamplingObject:p", "pHostObject:p"
+_IMAGE, _NAMES = "pCounterDataImage:p counterDataImageSize:n", "ppMetricNames:p numMetrics:n"
+_SAMPLE_INFO, _EVALUATE = "cuptiPmSamplingCounterDataGetSampleInfo", "cuptiProfilerHostEvaluateToGpuValues"
+_PARAMETERS = {
+    "cuptiProfilerInitialize": "",
+    "cuptiProfilerDeviceSupported": f"cuDevice:i {' '.join(f'{name}:i' for name in _SUPPORT)} api:i",
+    "cuptiDeviceGetChipName": "deviceIndex:n pChipName:s",
+    "cuptiPmSamplingGetCounterAvailability": "deviceIndex:n size:n pImage:p",
+    "cuptiProfilerHostInitialize": f"profilerType:i pChipName:s pAvailability:p {_HOST}",
+    "cuptiProfilerHostDeinitialize": _HOST,
+    "cuptiProfilerHostConfigAddMetrics": f"{_HOST} {_NAMES}",
+    "cuptiProfilerHostGetConfigImageSize": f"{_HOST} size:n",
+    "cuptiProfilerHostGetConfigImage": f"{_HOST} size:n pImage:p",
+    "cuptiProfilerHostGetNumOfPasses": "size:n pImage:p numOfPasses:n",
+    _EVALUATE: f"{_HOST} {_IMAGE} rangeIndex:n {_NAMES} pMetricValues:p",
+    "cuptiPmSamplingEnable": f"deviceIndex:n {_SAMPLER}",
+    "cuptiPmSamplingSetConfig": f"{_SAMPLER} configSize:n pConfig:p hardwareBufferSize:n samplingInterval:q "
+    "triggerMode:i hwBufferAppendMode:i",
+    "cuptiPmSamplingGetCounterDataSize": f"{_SAMPLER} {_NAMES} maxSamples:u size:n",
+    "cuptiPmSamplingCounterDataImageInitialize": f"{_SAMPLER} size:n pImage:p",
+    "cuptiPmSamplingStart": _SAMPLER,
+    "cuptiPmSamplingDecodeData": f"{_SAMPLER} {_IMAGE} decodeStopReason:i overflow:b",
+    "cuptiPmSamplingGetCounterDataInfo": f"{_IMAGE} total:n populated:n completed:n",
+    _SAMPLE_INFO: f"{_SAMPLER} {_IMAGE} sampleIndex:n startTimestamp:q endTimestamp:q",
+    "cuptiPmSamplingStop": _SAMPLER,
+    "cuptiPmSamplingDisable": _SAMPLER,
 }
 """The fields of what each function takes, behind ``structSize`` and ``pPriv``, as in CUPTI 13.0; newer ones know it by size."""
 
@@ -140,9 +124,15 @@ class PmSampler:
         self._home = HomeProcess()
         self._object: int | None = None
         self._host: int | None = None
-        self._is_on = False
+        self._is_on = self._is_closed = False
         self._last_ns = 0  # The end of the last sample, by CUPTI
         self.left_out: dict[str, str] = {}
+        if ordinal in cupti.sampled_cards:
+            raise CaptureUnavailableError(
+                f"Another sampler has the card: a block of lab.counters(...) of this process samples CUDA device {ordinal}. "
+                "Leave it first."
+            )
+        cupti.sampled_cards.add(ordinal)
         try:
             self._choose(list(counters))
             self._begin()
@@ -172,20 +162,21 @@ class PmSampler:
 
     def close(self) -> None:
         """Give the card back. Idempotent, never raises."""
-        if self._home.is_another:
+        if self._home.is_another or self._is_closed:
             return
-        taken = (
-            ("cuptiPmSamplingDisable", {"pPmSamplingObject": self._object}),
-            ("cuptiProfilerHostDeinitialize", {"pHostObject": self._host}),
-        )
-        try:
-            self._stop()
-            for name, fields in taken:
-                if None not in fields.values():
-                    self._call(name, **fields)
-        except CaptureUnavailableError as error:
-            _log.warning("PM sampling was not ended in order: %s", error)
-        self._object = self._host = None
+        self._is_closed = True
+        sampler, host, self._object, self._host = self._object, self._host, None, None
+        is_on, self._is_on = self._is_on, False
+        ends: list[tuple[str, str, int | None]] = [
+            ("cuptiPmSamplingStop", "pPmSamplingObject", sampler if is_on else None),
+            ("cuptiPmSamplingDisable", "pPmSamplingObject", sampler),
+            ("cuptiProfilerHostDeinitialize", "pHostObject", host),
+        ]
+        for name, field, taken in ends:
+            code = 0 if taken is None else self._cupti.call(name, ctypes.byref(_make(name, **{field: taken})))
+            if code:
+                _log.warning("PM sampling was not ended in order: %s", self._explain(name, code))
+        self._cupti.sampled_cards.discard(self._ordinal)
 
     # What to sample
 
@@ -240,7 +231,7 @@ class PmSampler:
             "cuptiProfilerHostInitialize", profilerType=_PM_SAMPLING, pChipName=self._chip, pAvailability=availability
         )
         self._host = host = made.pHostObject
-        self._metrics = (_TEXT * len(metrics))(*(metric.encode() for metric in metrics))
+        self._metrics = (ctypes.c_char_p * len(metrics))(*(metric.encode() for metric in metrics))
         self._of_metrics = {"ppMetricNames": ctypes.addressof(self._metrics), "numMetrics": len(metrics)}
         name = "cuptiProfilerHostConfigAddMetrics"
         if self._call(name, _NO_SUCH_METRIC, pHostObject=host, **self._of_metrics).code:
@@ -268,7 +259,7 @@ class PmSampler:
             triggerMode=_TIME_INTERVAL,
             hwBufferAppendMode=_KEEP_OLDEST,
         )
-        most = int(READS_HELD * PERIOD_S * 1e9 / self._every_ns) + 64
+        most = min(MOST_SAMPLES, int(READS_HELD * PERIOD_S * 1e9 / self._every_ns) + 64)
         name = "cuptiPmSamplingGetCounterDataSize"
         size: int = self._call(name, pPmSamplingObject=self._object, maxSamples=most, **self._of_metrics).size
         self._image = np.zeros(size, np.uint8)
@@ -278,27 +269,29 @@ class PmSampler:
         self._call("cuptiPmSamplingCounterDataImageInitialize", **self._object_and_image)
         self._call("cuptiPmSamplingStart", pPmSamplingObject=self._object)
         self._is_on = True
-        self._cupti.sampler_count += 1
 
     def _stop(self) -> None:
         is_on, self._is_on = self._is_on, False
         if is_on:
-            self._cupti.sampler_count -= 1
             self._call("cuptiPmSamplingStop", pPmSamplingObject=self._object)
 
     def _samples(self) -> tuple[Int64Array, Int64Array, NDArray[np.float64]]:
         """Return begin, end and values of the samples in the image; shape (n,), (n,) and (n, n_counters)."""
-        image = {name: value for name, value in self._of_image.items() if name != _OBJECT[0]}
+        image = {name: value for name, value in self._of_image.items() if name != "pPmSamplingObject"}
         count: int = self._call("cuptiPmSamplingGetCounterDataInfo", **image).completed
         times, values = np.zeros((2, count), np.int64), np.zeros((count, len(self._names)))
         # On the hot path: what the two functions take is made once, and only what differs is written anew.
-        names = "cuptiPmSamplingCounterDataGetSampleInfo", "cuptiProfilerHostEvaluateToGpuValues"
-        told, asked = _make(names[0], **self._of_image), _make(names[1], pHostObject=self._host, **image, **self._of_metrics)
-        calls = [
-            (name, getattr(self._cupti.library, name), ctypes.byref(of)) for name, of in zip(names, (told, asked), strict=True)
-        ]
-        first, row_bytes = values.ctypes.data, values.strides[0]
+        told, asked = (
+            _make(_SAMPLE_INFO, **self._of_image),
+            _make(_EVALUATE, pHostObject=self._host, **image, **self._of_metrics),
+        )
+        taken = {_SAMPLE_INFO: ctypes.byref(told), _EVALUATE: ctypes.byref(asked)}
+        calls = [(name, getattr(self._cupti.library, name), taken[name]) for name in taken]
+        first, row_bytes, began_s = values.ctypes.data, values.strides[0], time.perf_counter()
         for place in range(count):
+            if place == PROBED and time.perf_counter() - began_s > PROBED * STARVED_S:
+                # Who waits for the interpreter at each call, behind a thread of pure Python, keeps it from one to the next.
+                calls = [(name, getattr(ctypes.PyDLL(self._cupti.path), name), taken[name]) for name in taken]
             told.sampleIndex = asked.rangeIndex = place
             asked.pMetricValues = first + place * row_bytes
             for name, function, parameters in calls:
@@ -363,7 +356,8 @@ class PmSampler:
 @cache
 def _parameters(name: str) -> Any:
     """Return the type of what a function takes, and the size that CUPTI wants to be told: up to the end of the last field."""
-    fields = (("structSize", _WORD), ("pPriv", _POINTER), *_PARAMETERS[name])
+    pairs = (field.split(":") for field in f"structSize:n pPriv:p {_PARAMETERS[name]}".split())
+    fields = [(field, _TYPES[kind]) for field, kind in pairs]
     made = type(name, (ctypes.Structure,), {"_fields_": fields, "code": 0})
     last = getattr(made, fields[-1][0])
     return made, last.offset + last.size
