@@ -130,11 +130,20 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
 
 
 def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
-    """Name the operation in which the thread was: around the call, or for most of the time until the launch."""
+    """Name the operation in which the thread was: around the call, or for most of the time until the launch.
+
+    Of calls also the function of Python that most of them came from.
+    """
     row, call = finding.row, finding.call_row
     if finding.code not in (*_OF_HOST, *_BY_CALL):
         return finding
     if call >= 0:
+        calls = finding.pieces.call_row[finding.pieces.call_row >= 0]
+        functions = count_functions(trace, trace.lane[calls], trace.start_ns[calls], trace.end_ns[calls])
+        count = sum(one.sample_count for one in functions)
+        if functions:
+            share = functions[0].sample_count / count
+            finding = replace(finding, function=functions[0].function, function_share=share, sample_count=count)
         return in_operation(trace, finding, int(trace.lane[call]), int(trace.start_ns[call]), int(trace.end_ns[call]))
     lane = int(thread_lanes(trace, pieces.launch)(np.array([row]))[0])
     return in_operation(trace, finding, lane, int(finding.pieces.idle_since_ns[0]), int(finding.pieces.launched_ns[0]))

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import (
+    Finding,
     card_idle,
     concurrency,
     count_text,
@@ -120,10 +121,22 @@ def _listed(texts: Sequence[str], most: int) -> str:
 def _changes(trace: Trace) -> list[str]:
     """Say what to change, what gains most first."""
     found = as_trace(trace).explain()
-    told = [f"{place}. {one.head}. {one.fix}" for place, one in enumerate(found.findings[:MOST_CHANGES], 1)]
+    told = [
+        f"{place}. {one.head.replace(':', f'{_where_called(trace, one)}:', 1)}. {one.fix}"
+        for place, one in enumerate(found.findings[:MOST_CHANGES], 1)
+    ]
     if told:
         return told
     return [f"Bound by the host: {one}" for one in found.host_bound[:1]]
+
+
+def _where_called(trace: Trace, finding: Finding) -> str:
+    """Name the calls that a finding is about, the longest first, and where the host was meanwhile."""
+    calls = finding.pieces.call_row[finding.pieces.call_row >= 0]
+    calls = calls[trace.kind[calls] == SPAN_KINDS.index(SpanKind.HOST)]
+    names = [display_name(trace.names[code], 40) for code in dict.fromkeys(trace.name[calls].tolist())]
+    where = finding.function or finding.operation
+    return "".join([f", {_listed(names, 2)}" if names else "", f" in {display_name(where, 80)}" if where else ""])
 
 
 def _missing(trace: Trace) -> Iterable[str]:
