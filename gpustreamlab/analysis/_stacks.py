@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from gpustreamlab.analysis._explanation import Finding
 
 _OF_HOST = (Cause.HOST_LATE, Cause.LAUNCH_BOUND)
-_BY_CALL = (
+BY_CALL = (
     *(Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL),
     Cause.PAGEABLE_COPY,
 )
+"""Causes that are one call of the host, which is named."""
 READS_VALUE = re.compile(r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero|equal|masked_select|_unique2|unique_\w+)$")
 """Operations of torch that return when the host knows a value of the card, or a size that depends on one."""
 KEEP_VALUE = "It reads a value of the card: keep that on the card, or read it behind the loop."
@@ -135,7 +136,7 @@ def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
     Of calls also the function of Python that most of them came from.
     """
     row, call = finding.row, finding.call_row
-    if finding.code not in (*_OF_HOST, *_BY_CALL):
+    if finding.code not in (*_OF_HOST, *BY_CALL):
         return finding
     if call >= 0:
         calls = finding.pieces.call_row[finding.pieces.call_row >= 0]
@@ -158,7 +159,7 @@ def in_operation(trace: Trace, finding: Finding, lane: int, from_ns: int, to_ns:
     name = trace.names[int(trace.name[found])]
     inside_ns = int(min(trace.end_ns[found], to_ns) - max(trace.start_ns[found], from_ns))
     told = f" The host was in {display_name(name, _NAME_WIDTH)} meanwhile ({format_ns(inside_ns)})."
-    hints = [f"{hint} " for sign, hint in _HINTS if sign.search(name) and finding.code not in _BY_CALL]
+    hints = [f"{hint} " for sign, hint in _HINTS if sign.search(name) and finding.code not in BY_CALL]
     return replace(finding, operation=name, text=f"{finding.text}{told}", fix=f"{''.join(hints)}{finding.fix}")
 
 

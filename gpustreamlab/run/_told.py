@@ -8,6 +8,7 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import (
+    BY_CALL,
     Finding,
     card_idle,
     concurrency,
@@ -132,9 +133,8 @@ def _changes(trace: Trace) -> list[str]:
 
 def _where_called(trace: Trace, finding: Finding) -> str:
     """Name the calls that a finding is about, the longest first, and where the host was meanwhile."""
-    calls = finding.pieces.call_row[finding.pieces.call_row >= 0]
-    calls = calls[trace.kind[calls] == SPAN_KINDS.index(SpanKind.HOST)]
-    names = [display_name(trace.names[code], 40) for code in dict.fromkeys(trace.name[calls].tolist())]
+    rows = finding.pieces.call_row if finding.code in BY_CALL else finding.pieces.call_row[:0]
+    names = [display_name(trace.names[code], 40) for code in dict.fromkeys(trace.name[rows[rows >= 0]].tolist())]
     where = finding.function or finding.operation
     return "".join([f", {_listed(names, 2)}" if names else "", f" in {display_name(where, 80)}" if where else ""])
 
