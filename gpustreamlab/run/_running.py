@@ -21,8 +21,9 @@ from gpustreamlab.model import is_bare_page, write_file_whole
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
 from gpustreamlab.run._told import told_lines
 from gpustreamlab.run._written import numbered, write_files
+from gpustreamlab.sinks.arrived import FollowedFile, followed_file
 from gpustreamlab.streams.life import open_sessions
-from gpustreamlab.trace import Trace, load_trace
+from gpustreamlab.trace import Trace, as_trace, load_trace
 
 SUFFIX = ".gsl"  # Of files that sessions are spooled to
 ATTACHED_LIMIT_MB = 64
@@ -116,8 +117,7 @@ def take(pid: int, last_s: float | None = None) -> list[Trace]:
     OptionError
         If it is not recorded, has recorded nothing yet, or `last_s` is not above 0.
     """
-    if last_s is not None and not last_s > 0:
-        raise OptionError(f"--last is {last_s:g}; it is seconds, more than 0, as in: --last 5")
+    _checked(last_s)
     traces = []
     for path in recorded_by(pid):
         with suppress(TraceFileError):  # nothing is in it yet
@@ -126,6 +126,34 @@ def take(pid: int, last_s: float | None = None) -> list[Trace]:
     if not found:
         raise OptionError(f"Process {pid} has recorded nothing yet.")
     return found
+
+
+def _checked(last_s: float | None) -> float | None:
+    if last_s is not None and not last_s > 0:
+        raise OptionError(f"--last is {last_s:g}; it is seconds, more than 0, as in: --last 5")
+    return last_s
+
+
+def follow(pid: int) -> FollowedFile:
+    """Return what follows the fullest file of a process; raise `OptionError` where none has anything yet."""
+    files = [followed_file(path) for path in recorded_by(pid)]
+    for file in files:
+        file.read()
+    chosen = max(files, key=lambda file: file.span_count)
+    for file in files:
+        if file is not chosen or not file.is_told:
+            file.close()
+    if not chosen.is_told:
+        raise OptionError(f"Process {pid} has recorded nothing yet.")
+    return chosen
+
+
+def records_to(pid: int, file: FollowedFile) -> bool:
+    """Tell whether a process has a file open."""
+    try:
+        return not file.is_ended and file.path in spools_of(pid)
+    except OptionError:  # the process has ended
+        return False
 
 
 def _last(trace: Trace, pid: int, last_s: float | None) -> Trace:
@@ -158,18 +186,23 @@ def live(options: argparse.Namespace) -> int:
     """Write the last seconds of a process again and again, until it ends."""
     if not options.every > 0:
         raise OptionError(f"--every is {options.every:g}; it is seconds, more than 0, as in: --every 2")
-    last = take(options.pid, options.last)[0]
-    page = _page(options, last, 0)
-    _write_live(last, page, options.every)
+    file, is_there = follow(options.pid), True
+
+    def last() -> Trace:
+        return _last(as_trace(file.trace()), options.pid, _checked(options.last))
+
+    page = _page(options, last(), 0)
+    _write_live(last(), page, options.every)
     print(f"Live timeline of process {options.pid}: {page}. Ctrl-C ends it, and not the process.", flush=True)
     if not options.no_open:
         options.show(page)
-    with suppress(OptionError):  # the process has ended
-        while True:
-            time.sleep(options.every)
-            last = take(options.pid, options.last)[0]
-            _write_live(last, page, options.every)
-    last.timeline().save(page)
+    while is_there:
+        time.sleep(options.every)
+        is_there = records_to(options.pid, file)  # first: what was written before it ended is read
+        file.read()
+        _write_live(last(), page, options.every)
+    last().timeline().save(page)
+    file.close()
     print(f"Process {options.pid} has ended, or is not recorded any more. Its last timeline: {page}")
     return 0
 

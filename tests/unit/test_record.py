@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +20,10 @@ import gpustreamlab as gsl
 from gpustreamlab import cli
 from gpustreamlab.backends.cuda.cupti import _library, _stored
 from gpustreamlab.backends.cuda.cupti._buffers import COMPILERS
-from gpustreamlab.errors import TraceFileError
+from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.run import _running
-from gpustreamlab.typing import EdgeKind, LaneKind, SpanKind
+from gpustreamlab.sinks.live import LiveFeed
+from gpustreamlab.typing import EdgeKind, LaneKind, SessionState, SpanKind
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the driver loads it on Linux"),
@@ -289,6 +291,65 @@ def test_a_program_that_goes_on_is_read_as_sessions_are(record, built, tmp_path)
         assert kernels(trace) == 9
         assert (trace.metadata.title, "which went on" in trace.metadata.recovery_note) == ("on", True)
         process.communicate("\n")
+
+
+def test_a_program_that_goes_on_is_followed_with_what_it_did_each_time(record, built, tmp_path):
+    told = _stored.injection(tmp_path / "on", limit_bytes=1 << 24, last_s=None)
+    with subprocess.Popen(
+        [built.program, "120", "wait", "100"], env=os.environ | told, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        pause, counts = threading.Event(), set[int]()
+        while not counts:
+            with suppress(OptionError):  # nothing is in its file yet
+                followed = gsl.live(process.pid)
+                counts.add(kernels(followed.trace))
+            pause.wait(0.02)
+        feed = LiveFeed(followed._spool)
+        feed.refresh()
+        assert process.stdout.readline() == "done\n"
+        while kernels(followed.trace) < 120:
+            pause.wait(0.1)
+            counts.add(kernels(followed.trace))
+            feed.refresh()
+        (path,) = tmp_path.glob("on-*")
+        whole = gsl.load_trace(path)
+        path.unlink()  # as `record` does, at the end
+        process.communicate("\n")
+    while followed.state is SessionState.OPEN:
+        pause.wait(0.05)
+    trace = followed.trace
+    assert len(counts) > 2, "it came in several pieces"
+    assert (trace.metadata.device, trace.metadata.title) == (whole.metadata.device, "on")
+    assert sorted(lane.name for lane in trace.lanes) == sorted(lane.name for lane in whole.lanes)
+    for kind in (KERNEL, COPY):
+        mine, its = trace[trace.kind == kind], whole[whole.kind == kind]
+        assert [mine.names[code] for code in mine.name] == [its.names[code] for code in its.name]
+        offset = trace.metadata.epoch_unix_ns - whole.metadata.epoch_unix_ns
+        for name in ("start_ns", "end_ns", "queued_ns"):
+            assert (getattr(mine, name) + offset == getattr(its, name)).all()
+        assert [mine.lanes[lane].name for lane in mine.lane] == [its.lanes[lane].name for lane in its.lane]
+        assert (mine.thread == 0).all()
+    assert np.bincount(trace.edges.kind, minlength=3).tolist() == np.bincount(whole.edges.kind, minlength=3).tolist()
+    assert feed.snapshot().blob
+
+
+def test_a_live_page_follows_a_program_in_c(record, built, tmp_path, monkeypatch, capsys):
+    told = _stored.injection(tmp_path / "on", limit_bytes=1 << 24, last_s=None)
+    with subprocess.Popen(
+        [built.program, "5", "wait"], env=os.environ | told, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        while not taken_kernels(process.pid):
+            threading.Event().wait(0.02)
+        monkeypatch.setattr(_running, "time", SimpleNamespace(sleep=lambda _: process.poll() or process.communicate(b"\n")))
+        assert cli.main(["live", str(process.pid), "--no-open", "--page", "live.html"]) == 0
+    assert "relu" in Path("live.html").read_text()
+    assert f"Process {process.pid} has ended" in capsys.readouterr().out
+
+
+def taken_kernels(pid):
+    with suppress(OptionError):
+        return kernels(_running.take(pid)[0])
 
 
 def test_what_outlives_the_command_goes_on_being_recorded(record, built, tmp_path, capfd):
