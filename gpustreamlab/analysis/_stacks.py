@@ -140,7 +140,7 @@ def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
         return finding
     if call >= 0:
         calls = finding.pieces.call_row[finding.pieces.call_row >= 0]
-        functions = count_functions(trace, trace.lane[calls], trace.start_ns[calls], trace.end_ns[calls])
+        functions = count_functions(trace, trace.lane[calls].astype(np.int64), trace.start_ns[calls], trace.end_ns[calls])
         count = sum(one.sample_count for one in functions)
         if functions:
             share = functions[0].sample_count / count

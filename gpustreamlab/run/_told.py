@@ -68,7 +68,7 @@ def told_lines(trace: Trace) -> list[str]:
 
 
 def _nothing(trace: Trace) -> str:
-    hint = empty_hint(trace.metadata)
+    hint = "" if len(trace) else empty_hint(trace.metadata)
     if trace.metadata.tier is CaptureTier.RANGES and not trace.metadata.simulated:
         note = trace.metadata.capture_note or f"For kernels CUPTI is needed: {install_line('cupti')}"
         return f"No kernel, copy or fill was recorded. {note}"
