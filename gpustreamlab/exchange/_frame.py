@@ -36,7 +36,7 @@ from gpustreamlab.model import (
     WorkDetail,
     unchangeable,
 )
-from gpustreamlab.recorder import NO_DEPENDENCIES, SPAN_COLUMNS, RowFinder, Tables, TraceData, build_trace
+from gpustreamlab.recorder import NO_DEPENDENCIES, SPAN_COLUMNS, Chunk, RowFinder, Tables, TraceData, build_trace
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, Int32Array, Int64Array, LaneKind, SpanKind
 
 LEAST_WALL_CLOCK_NS = 10**18  # Earlier times, of 2001, are not counted from 1970
@@ -94,6 +94,7 @@ class Frame:
     flows: Int64Array = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """Rows of the parts behind each other, of which the first leads to the second; shape (n, 2)."""
     dependencies: Mapping[str, Int64Array] = field(default_factory=lambda: NO_DEPENDENCIES)
+    accesses: Int64Array = field(default_factory=lambda: Chunk().accesses)  # See `ACCESS_COLUMNS`; shape (5, n)
     counters: Counters = field(default_factory=Counters)
     markers: Sequence[Marker] = ()
     devices: Mapping[int, Device] = field(default_factory=dict)  # What the file says of the cards, by their ordinals
@@ -130,6 +131,7 @@ class Frame:
             edges=self._edges(order),
             dependencies=self.dependencies,
             counters=self.counters,
+            accesses=self.accesses,
         )
         trace = build_trace(data)
         trace = self._with_launches(trace) if len(self.flows) else trace

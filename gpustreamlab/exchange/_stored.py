@@ -19,6 +19,7 @@ from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.exchange._frame import ANNOTATION, HOST, TIMES, Columns, Frame, add_launches, own_name, reading
 from gpustreamlab.model import Device, Lane, Partition, Trace
 from gpustreamlab.recorder import (
+    ACCESS_COLUMNS,
     DEPENDENCY_COLUMNS,
     FIRST_WORK_NUMBER,
     HOST_WAITS,
@@ -103,6 +104,7 @@ class StoredFrames:
         told = Chunk(
             rows=np.stack([columns[name] for name in SPAN_COLUMNS]),
             dependencies=np.stack(waits),
+            accesses=frame.accesses,
             names=frame.names[self._name_count :],
             details=frame.details[self._detail_count :],
             tables=Tables(
@@ -175,6 +177,7 @@ class StoredFrames:
             details=told.details,
             partitions=partitions,
             dependencies=_dependencies(stored),
+            accesses=np.stack([getattr(told.accesses, name) for name in ACCESS_COLUMNS]),
             devices={
                 number: device for number, device in stored.devices.items() if number in {*stored.context_devices.values()}
             },

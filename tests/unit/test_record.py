@@ -42,6 +42,8 @@ PROGRAM = r"""
 #include <unistd.h>
 int cuInit(unsigned), fake_stream(int);
 void fake_launch(int, const char *, uint64_t), fake_copy(int, uint64_t, uint64_t), fake_wait(int, int, int);
+void fake_upload(int, uint64_t, uint64_t, uint64_t), fake_compute(int, const char *, uint64_t, uint64_t, uint64_t);
+uint64_t fake_allocate(uint64_t);
 void fake_graph(int, uint64_t), fake_synchronize(int), fake_mark(uint32_t, const char *), fake_reset(void);
 int set_up(void) { return 1; } /* what the recorder has, too: each has its own */
 int main(int count, char **words)
@@ -63,6 +65,15 @@ int main(int count, char **words)
         fake_launch(work, i % 2 ? "_ZN3lab4gemmEPf" : "_ZN3lab4reluEPf", 100000 * scale);
         fake_synchronize(work);
         fake_mark(i + 1, NULL);
+    }
+    for (int i = 0; i < 4 && !strcmp(how, "memory"); i++) {
+        uint64_t input = fake_allocate(4096), output = fake_allocate(4096), other = fake_allocate(4096);
+        fake_upload(copies, input, 4096, 40000);
+        fake_wait(work, copies, 5); /* needed */
+        fake_compute(work, "twice", input, output, 100000);
+        fake_wait(copies, work, 6); /* not needed */
+        fake_compute(copies, "fill", other, other, 100000);
+        fake_synchronize(copies);
     }
     if (!strcmp(how, "graph"))
         fake_graph(work, 50000);
@@ -162,6 +173,33 @@ def test_what_is_read_is_what_the_program_did(record, built):
     launch = edges.source[[kind is EdgeKind.LAUNCH for kind in kinds]]
     assert {trace.names[code] for code in trace.name[launch].tolist()} == {"cuLaunchKernel", "cuMemcpyHtoDAsync"}
     assert [str(trace.lanes[lane].kind) for lane in trace.lane[launch][:1].tolist()] == [LaneKind.HOST]
+
+
+def test_what_work_touches_is_read_from_the_words_of_its_calls(record, built, capfd):
+    record("-o", "run.parquet", "--", built.program, "0", "memory")
+    trace = gsl.load_trace("run.parquet")
+    told = trace.accesses
+    names = [trace.names[trace.name[row]] for row in told.span.tolist()]
+    assert [*zip(names, told.is_write.tolist(), strict=True)] == [
+        ("memcpy HtoD (pinned)", True),
+        *[("twice", False), ("twice", True)],
+        ("fill", True),
+    ] * 4
+    assert len({*told.buffer.tolist()}) == 12
+    assert "lab.stream('stream 13').wait('stream 14'): no array asks for it" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("field", ["dropped", "begin"])
+def test_what_work_touches_is_not_known_where_calls_are_missing(record, built, tmp_path, field):
+    told = _stored.injection(tmp_path / "part", limit_bytes=1 << 24, last_s=None)
+    subprocess.run([built.program, "0", "memory"], env=os.environ | told, check=False)
+    (path,) = tmp_path.glob("part-*.gsl")
+    assert len(gsl.load_trace(path).accesses.span) == 16
+    head = np.memmap(path, _stored._HEAD, "r+", shape=1)
+    head[field] += _stored._CHUNK.itemsize + 16 if field == "begin" else 1
+    head.flush()
+    with suppress(TraceFileError):  # nothing is left behind a beginning that is none
+        assert not len(gsl.load_trace(path).accesses.span)
 
 
 @pytest.mark.parametrize(("graphs", "names"), [("nodes", ["node", "node"]), ("whole", ["graph 3 (whole)"])])

@@ -14,10 +14,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.backends._activity import Activities, CallClass, StreamFacts
 from gpustreamlab.backends.cuda._nvtx import INJECTION_VARIABLE
+from gpustreamlab.backends.cuda.cupti._accesses import AccessReader, access_batch
+from gpustreamlab.backends.cuda.cupti._arguments import QUESTIONS, c_shape, shape_of
 from gpustreamlab.backends.cuda.cupti._buffers import CALL, CALL_FIELDS, find_library
 from gpustreamlab.backends.cuda.cupti._calls import CallReader, DependencyReader, MarkerReader
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
-from gpustreamlab.backends.cuda.cupti._layouts import CALLED, WORK_KINDS, CallbackDomain, RecordKind, find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import ACCESSED, CALLED, WORK_KINDS, CallbackDomain, RecordKind, find_layouts
 from gpustreamlab.backends.cuda.cupti._library import bare_name, classify_call, load_cupti
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records, parse_buffer
 from gpustreamlab.backends.cuda.cupti._source import ALL_KINDS
@@ -28,9 +30,11 @@ from gpustreamlab.typing import BoolArray, Int64Array
 
 MAGIC = b"GSLSTORE"
 _HEAD = np.dtype([("magic", "S8"), *((name, "u8") for name in ("begin", "pid", "dropped")), ("version", "u4"), ("state", "u4")])
+_FIRST = -(-_HEAD.itemsize // 8) * 8  # Where the first chunk stands
 _CHUNK = np.dtype([("mark", "S4"), ("kind", "u4"), ("bytes", "u8")])
 _MARK = b"GSLC"
-_RECORDS, _CALLS, _TEXT, _FUNCTION, _CLOCK, _DEVICE, _PROBLEM = range(1, 8)
+_RECORDS, _CALLS, _TEXT, _FUNCTION, _CLOCK, _DEVICE, _PROBLEM, _WORDS, _LAUNCHED = range(1, 10)
+_MOST_WORDS = 512  # Of a call, as in callbacks.c
 _GOES_ON, _IS_FULL, _NOT_WRITTEN = 0, 2, 3  # As in `enum state` of inject.c
 _CARD = np.dtype([("ordinal", "i4"), ("driver", "i4"), ("attributes", "i4", 160), ("memory", "u8"), ("name", "S256")])
 _READINGS = 3  # How often a file is read that goes on and lets go of its beginning meanwhile
@@ -77,7 +81,11 @@ def injection(stem: Path, *, limit_bytes: int, last_s: float | None, has_nodes: 
         "GPUSTREAMLAB_RECORD": str(stem),
         "GPUSTREAMLAB_RECORD_CUPTI": cupti.path,
         "GPUSTREAMLAB_RECORD_KINDS": _listed(ALL_KINDS if has_nodes else (*ALL_KINDS, RecordKind.GRAPH_TRACE)),
-        "GPUSTREAMLAB_RECORD_CALLS": _listed(cupti.call_classes[CallbackDomain.DRIVER_API]),
+        "GPUSTREAMLAB_RECORD_CALLS": _listed(cupti.followed_calls),
+        "GPUSTREAMLAB_RECORD_SHAPES": ",".join(
+            f"{number}:{int.from_bytes(bytes(c_shape(name)), 'little'):x}" for number, name in cupti.followed_calls.items()
+        ),
+        "GPUSTREAMLAB_RECORD_QUESTIONS": ",".join(QUESTIONS),
         "GPUSTREAMLAB_RECORD_ENDS": _listed(cupti.ending_calls),
         "GPUSTREAMLAB_RECORD_LIMIT": str(limit_bytes),
         "GPUSTREAMLAB_RECORD_LAST": str(0 if last_s is None else max(1, round(1e3 * last_s))),
@@ -137,6 +145,11 @@ class StoredReader:
         self._markers, self._dependencies = MarkerReader(""), DependencyReader({})
         self._book = RecordedStreams(ordinal=0, sm_count=0, sms={})
         self._keys: dict[tuple[int, int], None] = {}  # Of the streams, in the order in which they came
+        self._launched: dict[int, str] = {}
+        self._words = np.empty(0, np.uint64)  # Of calls that are to come
+        self._accesses = AccessReader(name_of=lambda one: self._launched.get(one, ""), ask=lambda _: None, tell_memory=max)
+        self._accesses.has_unseen_pool = True
+        self._is_whole = True  # Whether all calls were read, from the first one on: else an allocation may be missing
         self._skipped_bytes = self._dropped_count = self._clock_error_ns = 0
 
     def read(self) -> Stored:
@@ -156,6 +169,8 @@ class StoredReader:
             self._place += _CHUNK.itemsize + len(part) + -len(part) % 8
         self._raw_texts |= _named(parts[_TEXT])
         self._functions |= _named(parts[_FUNCTION])
+        self._launched |= _named(parts[_LAUNCHED])
+        self._words = np.concatenate([self._words, *(one.view(np.uint64) for one in parts[_WORDS])])
         self._devices |= {one.ordinal: one for one in map(_device, parts[_DEVICE])}
         self._problems |= dict.fromkeys(bytes(one).decode(errors="replace") for one in parts[_PROBLEM])
         clocks = np.array([one.view(np.int64) for one in parts[_CLOCK]], np.int64).reshape(-1, 4)
@@ -175,6 +190,7 @@ class StoredReader:
             head = self._read_at(0, _HEAD, 1)
             if not len(head):
                 raise ValueError("it was cut off before anything was in it")
+            self._is_whole &= int(head["begin"][0]) <= max(self._place, _FIRST) and not head["dropped"][0]
             self._place = max(self._place, int(head["begin"][0]))
             data = self._read_at(self._place, np.uint8)
             if self._read_at(0, _HEAD, 1)["begin"] <= self._place:
@@ -195,6 +211,12 @@ class StoredReader:
         calls = np.concatenate([np.empty(0, CALL), *(one.view(CALL) for one in called)])
         if len(calls):
             columns = {CALLED: {name: calls[name].astype(np.int64) for name in CALL_FIELDS}}
+            word_count = int(calls["words"].sum())
+            words, self._words = np.split(self._words, [word_count])
+            self._is_whole &= len(words) == word_count and int(calls["words"].max()) <= _MOST_WORDS  # else it is damaged
+            if self._is_whole:
+                shapes = {number: shape for number, name in self._functions.items() if (shape := shape_of(name)) is not None}
+                columns[ACCESSED] = self._accesses.read(calls, words, shapes)
             found.append(Records(columns=columns, counts={CALLED: len(calls)}, unknown_kinds={}, skipped_bytes=0))
         records = self._numbers.continue_in(concat_records(found))
         self._skipped_bytes += records.skipped_bytes
@@ -211,6 +233,7 @@ class StoredReader:
             calls=calls,
             annotations=annotations,
             dependencies=self._dependencies.read(records),
+            accesses=access_batch(records),
             names=tuple(texts.names),
             details=tuple(texts.details),
         )
