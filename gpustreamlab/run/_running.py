@@ -101,12 +101,28 @@ def spools_of(pid: int) -> list[Path]:
 def recorded_by(pid: int) -> list[Path]:
     """Return those; raise `OptionError` where there are none."""
     paths = spools_of(pid)
+    if not paths and (children := _recorded_children(pid)):
+        listed = ", ".join(map(str, children))
+        raise OptionError(f"Process {pid} itself is not recorded; it started {listed}, which are. Take one of these numbers.")
     if not paths:
         raise OptionError(
             f"Process {pid} is not recorded. Start it by gpustreamlab run or record, give its session a file by "
             f"Session(spool=True), or, with Python 3.14: gpustreamlab attach {pid}"
         )
     return paths
+
+
+def _recorded_children(pid: int) -> list[int]:
+    """Return the processes that are recorded of those that a process started, and they: a shell, torchrun."""
+    found, waiting = list[int](), [pid]
+    while waiting:
+        for told in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            with suppress(OSError):  # it has ended
+                waiting += map(int, told.read_text().split())
+        for one in waiting:
+            with suppress(OptionError):
+                found += [one] if one not in found and spools_of(one) else []
+    return found
 
 
 def take(pid: int, last_s: float | None = None) -> list[Trace]:

@@ -25,7 +25,7 @@ CEILINGS = {
     "notebook": (3_060, 11),
     "programs": (4_030, 9),
     "recorder": (5_230, 13),
-    "run": (1_780, 13),
+    "run": (1_795, 13),
     "run/site": (60, 1),
     "schedule": (990, 3),
     "sinks": (1_510, 5),

@@ -385,6 +385,18 @@ def test_a_live_page_follows_a_program_in_c(record, built, tmp_path, monkeypatch
     assert f"Process {process.pid} has ended" in capsys.readouterr().out
 
 
+def test_who_asks_a_shell_is_told_which_of_its_processes_is_recorded(record, built, tmp_path):
+    told = _stored.injection(tmp_path / "inner", limit_bytes=1 << 24, last_s=None)
+    command = ["sh", "-c", f"{built.program} 3 wait; true"]
+    with subprocess.Popen(command, env=os.environ | told, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        (path,) = tmp_path.glob("inner-*.gsl")
+        pid = path.stem.removeprefix("inner-")
+        with pytest.raises(OptionError, match=f"Process {process.pid} itself is not recorded; it started {pid}, which are"):
+            gsl.live(process.pid)
+        process.communicate(b"\n")
+
+
 def taken_kernels(pid):
     with suppress(OptionError):
         return kernels(_running.take(pid)[0])
