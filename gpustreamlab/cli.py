@@ -145,7 +145,7 @@ def _add_compare(commands: Any) -> None:
     )
     compare.add_argument("base", metavar="BASE", help=f"the baseline: a trace, or @NAME for {BASELINES}/NAME.parquet")
     compare.add_argument("new", metavar="NEW", help="the run: a trace, of gpustreamlab or of another tool")
-    compare.add_argument("--gate", type=float, metavar="PERCENT", help="how much longer the run may take than its baseline")
+    compare.add_argument("--gate", type=_percent, metavar="PERCENT", help="how much longer the run may take than its baseline")
     compare.add_argument(
         "--expect",
         action="append",
@@ -157,6 +157,10 @@ def _add_compare(commands: Any) -> None:
     compare.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="how it is told")
     compare.add_argument("--page", metavar="OUT.html", help="write both timelines and all figures as one page, too")
     compare.add_argument("--update", action="store_true", help="let the run be the baseline @NAME from now on, if all holds")
+
+
+def _percent(text: str) -> float:
+    return float(text.removesuffix("%"))
 
 
 def compare(options: argparse.Namespace) -> int:

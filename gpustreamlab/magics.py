@@ -545,7 +545,7 @@ def _recorded(recorded: Recorded, arguments: argparse.Namespace) -> Iterator[Non
     try:
         with recorded:
             yield
-    except Exception:
+    except BaseException:  # also where it was interrupted
         with suppress(Exception):  # the cell's own error is what the user has to see
             display(recorded.timeline())
         raise

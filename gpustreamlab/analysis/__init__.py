@@ -113,6 +113,7 @@ from gpustreamlab.analysis._scale import (
     time_ticks,
 )
 from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
+from gpustreamlab.analysis._stacks import BY_CALL
 from gpustreamlab.analysis._steps import Phase, Steps, StepsBy, name_tags, named_steps, steps, tag_columns, tagged_name
 from gpustreamlab.analysis._stragglers import Lateness, Stragglers, stragglers, with_waits_for_ranks
 from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays

@@ -30,6 +30,7 @@ MOVED = "pages of managed memory on the move"
 """What stands for as much of that as such pages were moved."""
 BEHIND_LAUNCH = (LAUNCHED, MOVED)  # Where the host was does not matter then
 _MOVES = re.compile(r"\(managed\b")
+_TAGS = re.compile(r"( (request|step)=\S+)+$")  # Of which request and which step a range is, see `tagged_name`
 LEAST_SAMPLES = 12
 """Of fewer samples nothing is said."""
 LEAST_STEPS = 4
@@ -296,7 +297,7 @@ def repeated(trace: Trace) -> tuple[str, Int64Array]:
         began_ns = np.unique(began_ns)  # what launched nothing is no step
         if len(began_ns) < LEAST_STEPS:
             continue
-        return groups[int(trace.name[own[0]])], began_ns
+        return _TAGS.sub("", groups[int(trace.name[own[0]])]), began_ns
     return "", np.empty(0, np.int64)
 
 

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from gpustreamlab.analysis._explanation import Finding
 
 _OF_HOST = (Cause.HOST_LATE, Cause.LAUNCH_BOUND)
-_BY_CALL = (
+BY_CALL = (
     *(Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.LAZY_LOAD, Cause.ALLOC_SYNC, Cause.HOST_CALL),
     Cause.PAGEABLE_COPY,
 )
+"""Causes that are one call of the host, which is named."""
 READS_VALUE = re.compile(r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero|equal|masked_select|_unique2|unique_\w+)$")
 """Operations of torch that return when the host knows a value of the card, or a size that depends on one."""
 KEEP_VALUE = "It reads a value of the card: keep that on the card, or read it behind the loop."
@@ -130,11 +131,20 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
 
 
 def with_operation(trace: Trace, pieces: Pieces, finding: Finding) -> Finding:
-    """Name the operation in which the thread was: around the call, or for most of the time until the launch."""
+    """Name the operation in which the thread was: around the call, or for most of the time until the launch.
+
+    Of calls also the function of Python that most of them came from.
+    """
     row, call = finding.row, finding.call_row
-    if finding.code not in (*_OF_HOST, *_BY_CALL):
+    if finding.code not in (*_OF_HOST, *BY_CALL):
         return finding
     if call >= 0:
+        calls = finding.pieces.call_row[finding.pieces.call_row >= 0]
+        functions = count_functions(trace, trace.lane[calls].astype(np.int64), trace.start_ns[calls], trace.end_ns[calls])
+        count = sum(one.sample_count for one in functions)
+        if functions:
+            share = functions[0].sample_count / count
+            finding = replace(finding, function=functions[0].function, function_share=share, sample_count=count)
         return in_operation(trace, finding, int(trace.lane[call]), int(trace.start_ns[call]), int(trace.end_ns[call]))
     lane = int(thread_lanes(trace, pieces.launch)(np.array([row]))[0])
     return in_operation(trace, finding, lane, int(finding.pieces.idle_since_ns[0]), int(finding.pieces.launched_ns[0]))
@@ -149,7 +159,7 @@ def in_operation(trace: Trace, finding: Finding, lane: int, from_ns: int, to_ns:
     name = trace.names[int(trace.name[found])]
     inside_ns = int(min(trace.end_ns[found], to_ns) - max(trace.start_ns[found], from_ns))
     told = f" The host was in {display_name(name, _NAME_WIDTH)} meanwhile ({format_ns(inside_ns)})."
-    hints = [f"{hint} " for sign, hint in _HINTS if sign.search(name) and finding.code not in _BY_CALL]
+    hints = [f"{hint} " for sign, hint in _HINTS if sign.search(name) and finding.code not in BY_CALL]
     return replace(finding, operation=name, text=f"{finding.text}{told}", fix=f"{''.join(hints)}{finding.fix}")
 
 

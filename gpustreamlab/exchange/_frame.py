@@ -36,7 +36,7 @@ from gpustreamlab.model import (
     WorkDetail,
     unchangeable,
 )
-from gpustreamlab.recorder import NO_DEPENDENCIES, SPAN_COLUMNS, RowFinder, Tables, TraceData, build_trace
+from gpustreamlab.recorder import NO_DEPENDENCIES, SPAN_COLUMNS, Chunk, RowFinder, Tables, TraceData, build_trace
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, Int32Array, Int64Array, LaneKind, SpanKind
 
 LEAST_WALL_CLOCK_NS = 10**18  # Earlier times, of 2001, are not counted from 1970
@@ -52,7 +52,7 @@ KERNEL, COPY, FILL, HOST, ANNOTATION, MARKER = (
 )
 _UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, UnicodeError, RecursionError, zlib.error)
 _DEFAULTS = {"queued_ns": 0, "kind": 0, "size_bytes": 0, "correlation": 0}  # Where a part lacks them; others are -1
-_TIMES = ("start_ns", "end_ns", "queued_ns")
+TIMES = ("start_ns", "end_ns", "queued_ns")
 
 
 class Codes(dict[Any, int]):
@@ -94,6 +94,7 @@ class Frame:
     flows: Int64Array = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """Rows of the parts behind each other, of which the first leads to the second; shape (n, 2)."""
     dependencies: Mapping[str, Int64Array] = field(default_factory=lambda: NO_DEPENDENCIES)
+    accesses: Int64Array = field(default_factory=lambda: Chunk().accesses)  # See `ACCESS_COLUMNS`; shape (5, n)
     counters: Counters = field(default_factory=Counters)
     markers: Sequence[Marker] = ()
     devices: Mapping[int, Device] = field(default_factory=dict)  # What the file says of the cards, by their ordinals
@@ -113,8 +114,8 @@ class Frame:
                 f"{self.path!r} has {len(self.lanes):,} streams and threads; {MOST_LANES:,} are read. Profile for a shorter "
                 "time, or read fewer files at once."
             )
-        columns, order = self._joined()
-        metadata = self._metadata(columns, *self._to_zero(columns))
+        columns, order = self.joined()
+        metadata = self.described(columns, *self._to_zero(columns))
         used, number = by_appearance(columns["name"], len(self.names))
         columns["name"] = number[columns["name"]]
         # A trace takes these as they are: else the rows would be in memory twice while it is made.
@@ -130,13 +131,14 @@ class Frame:
             edges=self._edges(order),
             dependencies=self.dependencies,
             counters=self.counters,
+            accesses=self.accesses,
         )
         trace = build_trace(data)
         trace = self._with_launches(trace) if len(self.flows) else trace
         found, meta = quality(trace), trace.metadata
         return replace(trace, metadata=replace(meta, doubt=found.grave, missing=(*meta.missing, *found.remarks)))
 
-    def _joined(self) -> tuple[Columns, Int32Array]:
+    def joined(self) -> tuple[Columns, Int32Array]:
         """Return the columns of all parts, in the order of their starts, and which row of the parts each is."""
         parts = [part for part in self.parts if len(part["start_ns"])] or self.parts[:1]
         counts = [len(part["start_ns"]) for part in parts]
@@ -174,13 +176,13 @@ class Frame:
             is_in_us = not (first_ns % 1_000 or any((columns[name] % 1_000).any() for name in ("start_ns", "end_ns")))
         if self.base_ns + first_ns < LEAST_WALL_CLOCK_NS:
             return is_in_us, self.epoch_ns
-        for name in _TIMES:
+        for name in TIMES:
             columns[name] -= first_ns
         self.counters = replace(self.counters, time_ns=self.counters.time_ns - first_ns)
         self.markers = [replace(one, time_ns=one.time_ns - first_ns) for one in self.markers]
         return is_in_us, self.base_ns + first_ns
 
-    def _metadata(self, columns: Columns, is_in_us: bool, epoch_ns: int) -> TraceMetadata:  # noqa: FBT001 - from above
+    def described(self, columns: Columns, is_in_us: bool, epoch_ns: int) -> TraceMetadata:  # noqa: FBT001 - from above
         """Return how it was measured; the device is the one that did most."""
         step_ns = 1_000 if is_in_us else self.least_step_ns
         starts = columns["start_ns"]

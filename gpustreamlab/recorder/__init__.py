@@ -24,7 +24,7 @@ from gpustreamlab.recorder._ranges import NO_EVENTS, STEP, LaneWriter, OpenRange
 from gpustreamlab.recorder._recorder import DEFAULT_RING_SIZE, LossReport, Recorder
 from gpustreamlab.recorder._tables import KEPT_MARKERS, Tables, cut_text
 from gpustreamlab.recorder._trace_maker import NO_DEPENDENCIES, TraceData, build_trace, counters_of, fold
-from gpustreamlab.recorder._work import MAX_FULL_NAME
+from gpustreamlab.recorder._work import KEPT_LAUNCHES, MAX_FULL_NAME
 
 __all__ = [
     "ACCESS_COLUMNS",
@@ -32,6 +32,7 @@ __all__ = [
     "DEPENDENCY_COLUMNS",
     "FIRST_WORK_NUMBER",
     "HOST_WAITS",
+    "KEPT_LAUNCHES",
     "KEPT_MARKERS",
     "MAX_FULL_NAME",
     "NO_DEPENDENCIES",

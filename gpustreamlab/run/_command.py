@@ -57,7 +57,8 @@ def add_run_parser(commands: Any) -> None:
     parser.add_argument("--children", action="store_true", help="record the Python processes, too, that the program starts")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as for python -m")
     parser.add_argument("program", metavar="SCRIPT | MODULE", help="what to run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments")
+    its_own = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments")
+    its_own.required = False  # else a missing program is said to need arguments
 
 
 def run(options: argparse.Namespace) -> NoReturn:

@@ -148,6 +148,10 @@ class ProgramRecording:
                     self.problems.append(" ".join(str(error).split()))
         # Sessions that the program closed have their last trace, too.
         traces = [session.trace for session in self._sessions]
+        if traces and self._wanted.has_window and not any(trace.metadata.capture_windows for trace in traces):
+            steps = f"torch's optimizer made {self._step_count:,} steps"
+            why = "the program ended before --from" if self._wanted.steps is None else steps
+            self.problems.append(f"What was to be recorded was never reached: {why}.")
         own = [trace for trace in traces if len(trace)]
         others = [trace for trace in children if len(trace)]
         notes = [trace.metadata.capture_note for trace in others]  # in a child nobody was told

@@ -21,8 +21,9 @@ from gpustreamlab.model import is_bare_page, write_file_whole
 from gpustreamlab.run._recording import LEAST_LIMIT_MB, ProgramRecording, Wanted
 from gpustreamlab.run._told import told_lines
 from gpustreamlab.run._written import numbered, write_files
+from gpustreamlab.sinks.arrived import FollowedFile, followed_file
 from gpustreamlab.streams.life import open_sessions
-from gpustreamlab.trace import Trace, load_trace
+from gpustreamlab.trace import Trace, as_trace, load_trace
 
 SUFFIX = ".gsl"  # Of files that sessions are spooled to
 ATTACHED_LIMIT_MB = 64
@@ -100,12 +101,28 @@ def spools_of(pid: int) -> list[Path]:
 def recorded_by(pid: int) -> list[Path]:
     """Return those; raise `OptionError` where there are none."""
     paths = spools_of(pid)
+    if not paths and (children := _recorded_children(pid)):
+        listed = ", ".join(map(str, children))
+        raise OptionError(f"Process {pid} itself is not recorded; it started {listed}, which are. Take one of these numbers.")
     if not paths:
         raise OptionError(
             f"Process {pid} is not recorded. Start it by gpustreamlab run or record, give its session a file by "
             f"Session(spool=True), or, with Python 3.14: gpustreamlab attach {pid}"
         )
     return paths
+
+
+def _recorded_children(pid: int) -> list[int]:
+    """Return the processes that are recorded of those that a process started, and they: a shell, torchrun."""
+    found, waiting = list[int](), [pid]
+    while waiting:
+        for told in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            with suppress(OSError):  # it has ended
+                waiting += map(int, told.read_text().split())
+        for one in waiting:
+            with suppress(OptionError):
+                found += [one] if one not in found and spools_of(one) else []
+    return found
 
 
 def take(pid: int, last_s: float | None = None) -> list[Trace]:
@@ -116,8 +133,7 @@ def take(pid: int, last_s: float | None = None) -> list[Trace]:
     OptionError
         If it is not recorded, has recorded nothing yet, or `last_s` is not above 0.
     """
-    if last_s is not None and not last_s > 0:
-        raise OptionError(f"--last is {last_s:g}; it is seconds, more than 0, as in: --last 5")
+    _checked(last_s)
     traces = []
     for path in recorded_by(pid):
         with suppress(TraceFileError):  # nothing is in it yet
@@ -126,6 +142,34 @@ def take(pid: int, last_s: float | None = None) -> list[Trace]:
     if not found:
         raise OptionError(f"Process {pid} has recorded nothing yet.")
     return found
+
+
+def _checked(last_s: float | None) -> float | None:
+    if last_s is not None and not last_s > 0:
+        raise OptionError(f"--last is {last_s:g}; it is seconds, more than 0, as in: --last 5")
+    return last_s
+
+
+def follow(pid: int) -> FollowedFile:
+    """Return what follows the fullest file of a process; raise `OptionError` where none has anything yet."""
+    files = [followed_file(path) for path in recorded_by(pid)]
+    for file in files:
+        file.read()
+    chosen = max(files, key=lambda file: file.span_count)
+    for file in files:
+        if file is not chosen or not file.is_told:
+            file.close()
+    if not chosen.is_told:
+        raise OptionError(f"Process {pid} has recorded nothing yet.")
+    return chosen
+
+
+def records_to(pid: int, file: FollowedFile) -> bool:
+    """Tell whether a process has a file open."""
+    try:
+        return not file.is_ended and file.path in spools_of(pid)
+    except OptionError:  # the process has ended
+        return False
 
 
 def _last(trace: Trace, pid: int, last_s: float | None) -> Trace:
@@ -158,18 +202,23 @@ def live(options: argparse.Namespace) -> int:
     """Write the last seconds of a process again and again, until it ends."""
     if not options.every > 0:
         raise OptionError(f"--every is {options.every:g}; it is seconds, more than 0, as in: --every 2")
-    last = take(options.pid, options.last)[0]
-    page = _page(options, last, 0)
-    _write_live(last, page, options.every)
+    file, is_there = follow(options.pid), True
+
+    def last() -> Trace:
+        return _last(as_trace(file.trace()), options.pid, _checked(options.last))
+
+    page = _page(options, last(), 0)
+    _write_live(last(), page, options.every)
     print(f"Live timeline of process {options.pid}: {page}. Ctrl-C ends it, and not the process.", flush=True)
     if not options.no_open:
         options.show(page)
-    with suppress(OptionError):  # the process has ended
-        while True:
-            time.sleep(options.every)
-            last = take(options.pid, options.last)[0]
-            _write_live(last, page, options.every)
-    last.timeline().save(page)
+    while is_there:
+        time.sleep(options.every)
+        is_there = records_to(options.pid, file)  # first: what was written before it ended is read
+        file.read()
+        _write_live(last(), page, options.every)
+    last().timeline().save(page)
+    file.close()
     print(f"Process {options.pid} has ended, or is not recorded any more. Its last timeline: {page}")
     return 0
 

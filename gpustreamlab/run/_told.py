@@ -8,6 +8,8 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import (
+    BY_CALL,
+    Finding,
     card_idle,
     concurrency,
     count_text,
@@ -66,7 +68,7 @@ def told_lines(trace: Trace) -> list[str]:
 
 
 def _nothing(trace: Trace) -> str:
-    hint = empty_hint(trace.metadata)
+    hint = "" if len(trace) else empty_hint(trace.metadata)
     if trace.metadata.tier is CaptureTier.RANGES and not trace.metadata.simulated:
         note = trace.metadata.capture_note or f"For kernels CUPTI is needed: {install_line('cupti')}"
         return f"No kernel, copy or fill was recorded. {note}"
@@ -120,10 +122,21 @@ def _listed(texts: Sequence[str], most: int) -> str:
 def _changes(trace: Trace) -> list[str]:
     """Say what to change, what gains most first."""
     found = as_trace(trace).explain()
-    told = [f"{place}. {one.head}. {one.fix}" for place, one in enumerate(found.findings[:MOST_CHANGES], 1)]
+    told = [
+        f"{place}. {one.head.replace(':', f'{_where_called(trace, one)}:', 1)}. {one.fix}"
+        for place, one in enumerate(found.findings[:MOST_CHANGES], 1)
+    ]
     if told:
         return told
     return [f"Bound by the host: {one}" for one in found.host_bound[:1]]
+
+
+def _where_called(trace: Trace, finding: Finding) -> str:
+    """Name the calls that a finding is about, the longest first, and where the host was meanwhile."""
+    rows = finding.pieces.call_row if finding.code in BY_CALL else finding.pieces.call_row[:0]
+    names = [display_name(trace.names[code], 40) for code in dict.fromkeys(trace.name[rows[rows >= 0]].tolist())]
+    where = finding.function or finding.operation
+    return "".join([f", {_listed(names, 2)}" if names else "", f" in {display_name(where, 80)}" if where else ""])
 
 
 def _missing(trace: Trace) -> Iterable[str]:

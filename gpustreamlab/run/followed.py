@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from gpustreamlab._util.background import Updater
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.exchange import find_format
 from gpustreamlab.model import with_written
 from gpustreamlab.notebook.views import LiveViews, Watched
-from gpustreamlab.run._running import recorded_by, spools_of
-from gpustreamlab.sinks.arrived import FollowedSpool
+from gpustreamlab.run._running import follow, records_to
+from gpustreamlab.sinks.arrived import FollowedFile
 from gpustreamlab.trace import Trace, as_trace
 from gpustreamlab.typing import SessionState
 
 __all__ = ["Followed", "live"]
-
-READS_HZ = 5.0  # As often as a spool is written
 
 
 class Followed(Watched):
@@ -36,13 +32,13 @@ class Followed(Watched):
         The file that it records to.
     """
 
-    def __init__(self, pid: int, spool: FollowedSpool) -> None:
+    def __init__(self, pid: int, spool: FollowedFile) -> None:
         self.pid = pid
         self._spool = spool
         self._state = SessionState.OPEN
         self._closing = threading.Lock()
         self._views = LiveViews(spool)
-        self._updater = Updater(self._read, refresh_hz=READS_HZ, name=f"gpustreamlab live {pid}")
+        self._updater = Updater(self._read, refresh_hz=spool.reads_hz, name=f"gpustreamlab live {pid}")
         self._updater.start()
 
     def __repr__(self) -> str:
@@ -69,10 +65,8 @@ class Followed(Watched):
 
     def _read(self) -> bool:
         """Take in what is new; tell whether more may come."""
-        is_there = not self._spool.is_ended
-        with suppress(OSError):  # the file was removed
-            # In this order: what was written before the process ended is read.
-            is_there = is_there and _records_to(self.pid, self._spool)
+        is_there = records_to(self.pid, self._spool)  # first: what was written before it ended is read
+        with suppress(OSError, TraceFileError):  # the file was removed, or is damaged
             self._spool.read()
         if not is_there:
             self.close()
@@ -91,19 +85,12 @@ class Followed(Watched):
         return self.timeline()
 
 
-def _records_to(pid: int, spool: FollowedSpool) -> bool:
-    """Tell whether a process has a file open."""
-    try:
-        return spool.path in spools_of(pid)
-    except OptionError:  # the process has ended
-        return False
-
-
 def live(pid: int) -> Followed:
     """Follow a process that is being recorded: in a notebook, the last line of a cell shows its live timeline.
 
-    It was started by ``gpustreamlab run`` or ``record``, or its session has a file, as ``Session(spool=True)``. Of several
-    sessions that record, the one with the most spans is followed. The process is not touched.
+    It was started by ``gpustreamlab run`` or ``record`` (a program in C++, too), or its session has a file, as
+    ``Session(spool=True)``. Of several sessions that record, the one with the most spans is followed. The process is not
+    touched.
 
     Parameters
     ----------
@@ -125,26 +112,4 @@ def live(pid: int) -> Followed:
     """
     if type(pid) is not int:
         raise OptionError(f"live() got {pid!r}; it takes the number of a process, as gsl.live(4711).")
-    paths = recorded_by(pid)
-    if any(_is_of_record(path) for path in paths):
-        raise OptionError(
-            f"Process {pid} is recorded by gpustreamlab record, and gpustreamlab.live follows gpustreamlab run, and "
-            f"sessions. For a page that follows it: gpustreamlab live {pid}"
-        )
-    spools = [FollowedSpool(path) for path in paths]
-    for spool in spools:
-        spool.read()
-    chosen = max(spools, key=lambda spool: spool.span_count)
-    for spool in spools:
-        if spool is not chosen or not spool.is_told:
-            spool.close()
-    if not chosen.is_told:
-        raise OptionError(f"Process {pid} has recorded nothing yet.")
-    return Followed(pid, chosen)
-
-
-def _is_of_record(path: Path) -> bool:
-    try:
-        return find_format(path) == "record"
-    except TraceFileError:  # nothing is in it yet
-        return False
+    return Followed(pid, follow(pid))

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange import find_format
+from gpustreamlab.exchange._stored import StoredFrames
 from gpustreamlab.model import Trace
 from gpustreamlab.recorder import DEFAULT_RING_SIZE, NO_UNENDED, START, Chunk, ChunkLog, Tables, Unended, fold
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder
@@ -120,8 +122,39 @@ class Arrived:
         return fold([self.changes()])
 
 
+class FollowedRecord(Arrived):
+    """What ``gpustreamlab record`` writes of a process, read as it grows."""
+
+    reads_hz = 1.0  # A read parses up to MBs
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(DEFAULT_RING_SIZE)
+        self.path = path
+        self.is_ended = False  # Whether the process has
+        self._frames = StoredFrames(path)
+
+    def read(self) -> None:
+        """Take in what was written since.
+
+        Raises
+        ------
+        TraceFileError
+            If the file cannot be read.
+        """
+        told = self._frames.read_chunk()
+        if told is not None:
+            self.is_ended = not told.is_capturing
+            self.add([told])
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._frames.close()
+
+
 class FollowedSpool(Arrived):
     """A spool that another process writes, read as it grows; where that begins anew, so does this."""
+
+    reads_hz = 5.0  # As often as it is written
 
     def __init__(self, path: Path) -> None:
         super().__init__(DEFAULT_RING_SIZE)
@@ -174,3 +207,14 @@ class FollowedSpool(Arrived):
         self._place += read_bytes
         self.add(chunks)
         return len(chunks)
+
+
+FollowedFile: TypeAlias = FollowedRecord | FollowedSpool
+
+
+def followed_file(path: Path) -> FollowedFile:
+    """Return what follows a file that another process records to, whatever kind that is."""
+    try:
+        return FollowedRecord(path) if find_format(path) == "record" else FollowedSpool(path)
+    except TraceFileError:  # nothing is in it yet
+        return FollowedSpool(path)

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,9 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.backends.cuda._libcuda import read_gpus
 from gpustreamlab.backends.cuda.cupti._buffers import COMPILERS
+from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SPAN_KINDS
-from gpustreamlab.typing import EdgeKind, SpanKind
+from gpustreamlab.typing import EdgeKind, SessionState, SpanKind
 
 PATHS = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH", "")])])
 IN_C = r"""
@@ -53,6 +56,8 @@ int main(int count, char **words)
     check(cuCtxSynchronize());
     if (count > 1 && !strcmp(words[1], "reset"))
         check(cuDevicePrimaryCtxReset_v2(0));
+    if (count > 1 && !strcmp(words[1], "wait"))
+        getchar();
     if (count > 1 && !strcmp(words[1], "late"))
         sleep(1), _exit(7);
     return 7;
@@ -72,6 +77,20 @@ with torch.no_grad():
     for _ in range(50):
         graph.replay()
     print(float(y[3]))
+"""
+
+LARGE = """
+import torch
+
+side = torch.cuda.Stream()
+host = torch.ones(1 << 22).pin_memory()
+for step in range(8):
+    with torch.cuda.stream(side):
+        batch = host.to("cuda", non_blocking=True)
+    torch.cuda.current_stream().wait_stream(side)
+    batch.record_stream(torch.cuda.current_stream())
+    y = batch * 2
+torch.cuda.synchronize()
 """
 
 INSIDE = """
@@ -94,11 +113,16 @@ def names(trace: gsl.Trace, kind: SpanKind) -> list[str]:
     return [trace.names[code] for code in trace.name[trace.kind == SPAN_KINDS.index(kind)].tolist()]
 
 
-@pytest.mark.parametrize("end", ["", "reset", "late"])
-def test_a_program_in_c_is_recorded_however_it_ends(tmp_path, end):
+@pytest.fixture
+def program(tmp_path):
+    """Compile the program in C."""
     (tmp_path / "program.c").write_text(IN_C)
     compiler = next(filter(None, map(shutil.which, COMPILERS)))
     subprocess.run([compiler, "-o", "program", "program.c", "-l:libcuda.so.1"], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("end", ["", "reset", "late"])
+def test_a_program_in_c_is_recorded_however_it_ends(tmp_path, program, end):
     done = record(tmp_path, "--", "./program", *filter(None, [end]))
     assert done.returncode == 7, done.stderr
     trace = gsl.load_trace(tmp_path / "run.parquet")
@@ -112,6 +136,45 @@ def test_a_program_in_c_is_recorded_however_it_ends(tmp_path, end):
     assert kinds[[*EdgeKind].index(EdgeKind.WAIT)] >= 100
     work = np.isin(trace.kind, [SPAN_KINDS.index(SpanKind.KERNEL), SPAN_KINDS.index(SpanKind.COPY)])
     assert (trace.start_ns[work] + trace.metadata.host_error_ns + 2_000 >= trace.queued_ns[work]).all()
+
+
+def test_what_work_touches_is_read_from_its_arguments(tmp_path, program):
+    done = record(tmp_path, "--", "./program")
+    trace = gsl.load_trace(tmp_path / "run.parquet")
+    told = trace.accesses
+    touching = [trace.names[trace.name[row]] for row in told.span[told.is_write].tolist()]
+    assert (touching.count("twice"), touching.count("memcpy HtoD (pinned)")) == (300, 100), done.stderr
+    assert len({*told.buffer[told.is_write].tolist()}) == 1, "the memory that both write"
+    assert not any("no array asks" in one.fix for one in trace.explain().findings), "the wait for the copy is needed"
+
+
+def test_two_arrays_of_torch_do_not_hide_each_other(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "large.py").write_text(LARGE)
+    done = record(tmp_path, "--", sys.executable, "large.py")
+    assert done.returncode == 0, done.stderr
+    trace = gsl.load_trace(tmp_path / "run.parquet")
+    copies = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.COPY))
+    assert np.isin(copies, trace.accesses.span).sum() >= 8, "copies are known exactly"
+
+
+def test_a_program_in_c_is_followed_while_it_goes_on(tmp_path, program):
+    command = [sys.executable, "-m", "gpustreamlab", "record", "--force", "--", "./program", "wait"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": PATHS}, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        pid = int(process.stderr.readline().partition("recording process ")[2].partition(".")[0])
+        followed, pause = None, threading.Event()
+        while followed is None or names(followed.trace, SpanKind.KERNEL) != ["twice"] * 300:
+            assert process.poll() is None
+            with suppress(OptionError):  # nothing is in its file yet
+                followed = followed or gsl.live(pid)
+            pause.wait(0.1)
+        assert len(names(followed.trace, SpanKind.COPY)) == 100
+        process.communicate("\n")
+        while followed.state is SessionState.OPEN:
+            pause.wait(0.1)
+    assert len(names(followed.trace, SpanKind.KERNEL)) == 300
 
 
 @pytest.mark.parametrize(("graphs", "count"), [("nodes", 1_000), ("whole", 50)])

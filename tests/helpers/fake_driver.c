@@ -11,9 +11,9 @@
 
 enum { CONTEXT_ID = 1, NULL_STREAM = 7, STREAMS = 64, FUNCTIONS = 2048, MOST = 256 };
 enum { MEMCPY = 1, CONTEXT = 9, KERNEL = 10, MARKER = 12, EVENT = 36, STREAM = 37, SYNC = 38, GRAPH = 51 };
-enum { INIT = 1, LAUNCH = 307, COPY = 276, WAIT = 295, SYNCHRONIZE = 126, RESET = 620, GRAPH_LAUNCH = 514 };
+enum { ALLOCATE = 243, INIT = 1, LAUNCH = 307, COPY = 276, WAIT = 295, SYNCHRONIZE = 126, RESET = 620, GRAPH_LAUNCH = 514 };
 static const int sizes[MOST] = {[MEMCPY] = 96, [CONTEXT] = 32, [KERNEL] = 216, [MARKER] = 56, [EVENT] = 56, [STREAM] = 24, [SYNC] = 56, [GRAPH] = 56};
-static const char *names[FUNCTIONS] = {[INIT] = "cuInit", [LAUNCH] = "cuLaunchKernel", [COPY] = "cuMemcpyHtoDAsync_v2",
+static const char *names[FUNCTIONS] = {[ALLOCATE] = "cuMemAlloc_v2", [INIT] = "cuInit", [LAUNCH] = "cuLaunchKernel", [COPY] = "cuMemcpyHtoDAsync_v2",
                                        [WAIT] = "cuStreamWaitEvent", [SYNCHRONIZE] = "cuStreamSynchronize",
                                        [RESET] = "cuDevicePrimaryCtxReset_v2", [GRAPH_LAUNCH] = "cuGraphLaunch"};
 
@@ -75,10 +75,12 @@ static uint8_t *record(int kind)
 
 #define PUT(record, type, offset, value) (*(type *)((record) + (offset)) = (type)(value))
 
+static __thread const void *parameters; /* of this thread's next call: words, as the driver takes them */
+
 static uint32_t begin_call(uint32_t function, uint64_t *own)
 {
     uint32_t mine = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
-    struct data data = {.site = 0, .name = names[function], .own = own, .number = mine};
+    struct data data = {.site = 0, .name = names[function], .parameters = parameters, .own = own, .number = mine};
     if (callback && followed[function])
         callback(NULL, 1, function, &data);
     return mine;
@@ -86,9 +88,10 @@ static uint32_t begin_call(uint32_t function, uint64_t *own)
 
 static void end_call(uint32_t function, uint64_t *own, uint32_t mine)
 {
-    struct data data = {.site = 1, .name = names[function], .own = own, .number = mine};
+    struct data data = {.site = 1, .name = names[function], .parameters = parameters, .own = own, .number = mine};
     if (callback && followed[function])
         callback(NULL, 1, function, &data);
+    parameters = NULL;
 }
 
 int cuInit(unsigned flags)
@@ -140,6 +143,30 @@ void fake_launch(int stream, const char *name, uint64_t duration_ns)
     end_call(LAUNCH, &own, mine);
 }
 
+uint64_t fake_allocate(uint64_t bytes)
+{
+    static uint64_t next = (uint64_t)0x7f << 40;
+    uint64_t own, made = __atomic_fetch_add(&next, (bytes | 511) + 1, __ATOMIC_RELAXED);
+    const void *given[] = {&made, (void *)bytes};
+    parameters = given;
+    end_call(ALLOCATE, &own, begin_call(ALLOCATE, &own));
+    return made;
+}
+
+/* Launch a kernel that is given two pieces of memory. */
+void fake_compute(int stream, const char *name, uint64_t first, uint64_t second, uint64_t duration_ns)
+{
+    void *arguments[] = {&first, &second}, *given[8] = {(void *)name, [5] = (void *)(uintptr_t)stream, [6] = arguments};
+    parameters = given;
+    fake_launch(stream, name, duration_ns);
+}
+
+int cuFuncGetName(const char **name, void *function) { return *name = function, 0; }
+int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *size)
+{
+    return (void)function, *offset = 8 * index, *size = 8, index > 1;
+}
+
 /* A graph of two kernels: one record where graphs are told as a whole, as CUPTI does it. */
 void fake_graph(int stream, uint64_t duration_ns)
 {
@@ -160,6 +187,15 @@ void fake_graph(int stream, uint64_t duration_ns)
     }
     pthread_mutex_unlock(&lock);
     end_call(GRAPH_LAUNCH, &own, mine);
+}
+
+void fake_upload(int stream, uint64_t target, uint64_t bytes, uint64_t duration_ns)
+{
+    static char source[1 << 12];
+    const void *given[] = {(void *)target, source, (void *)bytes, (void *)(uintptr_t)stream};
+    void fake_copy(int, uint64_t, uint64_t);
+    parameters = given;
+    fake_copy(stream, bytes, duration_ns);
 }
 
 void fake_copy(int stream, uint64_t bytes, uint64_t duration_ns)

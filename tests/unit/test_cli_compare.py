@@ -41,7 +41,7 @@ def runs(tmp_path, monkeypatch):
         ("base", ["--gate", "0"], 0),
         ("slow", [], 0),
         ("slow", ["--gate", "12"], 0),
-        ("slow", ["--gate", "5"], 1),
+        ("slow", ["--gate", "5%"], 1),
         ("slow", ["--expect", "overlap(copy, compute) >= 0.7"], 0),
         ("slow", ["--expect", "overlap(copy, compute) >= 76%"], 1),
         ("slow", ["--expect", "wall < 4 ms", "--expect", "count(gemm) == 4"], 1),

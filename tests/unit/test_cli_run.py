@@ -263,6 +263,16 @@ def test_a_window_in_seconds_leaves_out_the_rest(folder):
     assert 0 < kernels.sum() < ranges.sum() * 0.8
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [(["--from", "60"], "the program ended before --from"), (["--steps", "2:4"], "torch's optimizer made 0 steps")],
+)
+def test_a_window_that_was_never_reached_is_told(folder, options, why):
+    done = record(*options, write(folder, WORK))
+    assert done.stderr.endswith(f"gpustreamlab: What was to be recorded was never reached: {why}.\n")
+    assert "No kernel, copy or fill was recorded.\n  Timeline: program.html" in done.stderr
+
+
 REFUSED = {
     "page": (["--page", "x.png"], "it has to end in .html"),
     "output": (["-o", "run.what"], "run.what"),

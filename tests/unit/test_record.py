@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +20,10 @@ import gpustreamlab as gsl
 from gpustreamlab import cli
 from gpustreamlab.backends.cuda.cupti import _library, _stored
 from gpustreamlab.backends.cuda.cupti._buffers import COMPILERS
-from gpustreamlab.errors import TraceFileError
+from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.run import _running
-from gpustreamlab.typing import EdgeKind, LaneKind, SpanKind
+from gpustreamlab.sinks.live import LiveFeed
+from gpustreamlab.typing import EdgeKind, LaneKind, SessionState, SpanKind
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the driver loads it on Linux"),
@@ -40,6 +42,8 @@ PROGRAM = r"""
 #include <unistd.h>
 int cuInit(unsigned), fake_stream(int);
 void fake_launch(int, const char *, uint64_t), fake_copy(int, uint64_t, uint64_t), fake_wait(int, int, int);
+void fake_upload(int, uint64_t, uint64_t, uint64_t), fake_compute(int, const char *, uint64_t, uint64_t, uint64_t);
+uint64_t fake_allocate(uint64_t);
 void fake_graph(int, uint64_t), fake_synchronize(int), fake_mark(uint32_t, const char *), fake_reset(void);
 int set_up(void) { return 1; } /* what the recorder has, too: each has its own */
 int main(int count, char **words)
@@ -61,6 +65,15 @@ int main(int count, char **words)
         fake_launch(work, i % 2 ? "_ZN3lab4gemmEPf" : "_ZN3lab4reluEPf", 100000 * scale);
         fake_synchronize(work);
         fake_mark(i + 1, NULL);
+    }
+    for (int i = 0; i < 4 && !strcmp(how, "memory"); i++) {
+        uint64_t input = fake_allocate(4096), output = fake_allocate(4096), other = fake_allocate(4096);
+        fake_upload(copies, input, 4096, 40000);
+        fake_wait(work, copies, 5); /* needed */
+        fake_compute(work, "twice", input, output, 100000);
+        fake_wait(copies, work, 6); /* not needed */
+        fake_compute(copies, "fill", other, other, 100000);
+        fake_synchronize(copies);
     }
     if (!strcmp(how, "graph"))
         fake_graph(work, 50000);
@@ -160,6 +173,33 @@ def test_what_is_read_is_what_the_program_did(record, built):
     launch = edges.source[[kind is EdgeKind.LAUNCH for kind in kinds]]
     assert {trace.names[code] for code in trace.name[launch].tolist()} == {"cuLaunchKernel", "cuMemcpyHtoDAsync"}
     assert [str(trace.lanes[lane].kind) for lane in trace.lane[launch][:1].tolist()] == [LaneKind.HOST]
+
+
+def test_what_work_touches_is_read_from_the_words_of_its_calls(record, built, capfd):
+    record("-o", "run.parquet", "--", built.program, "0", "memory")
+    trace = gsl.load_trace("run.parquet")
+    told = trace.accesses
+    names = [trace.names[trace.name[row]] for row in told.span.tolist()]
+    assert [*zip(names, told.is_write.tolist(), strict=True)] == [
+        ("memcpy HtoD (pinned)", True),
+        *[("twice", False), ("twice", True)],
+        ("fill", True),
+    ] * 4
+    assert len({*told.buffer.tolist()}) == 12
+    assert "lab.stream('stream 13').wait('stream 14'): no array asks for it" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("field", ["dropped", "begin"])
+def test_what_work_touches_is_not_known_where_calls_are_missing(record, built, tmp_path, field):
+    told = _stored.injection(tmp_path / "part", limit_bytes=1 << 24, last_s=None)
+    subprocess.run([built.program, "0", "memory"], env=os.environ | told, check=False)
+    (path,) = tmp_path.glob("part-*.gsl")
+    assert len(gsl.load_trace(path).accesses.span) == 16
+    head = np.memmap(path, _stored._HEAD, "r+", shape=1)
+    head[field] += _stored._CHUNK.itemsize + 16 if field == "begin" else 1
+    head.flush()
+    with suppress(TraceFileError):  # nothing is left behind a beginning that is none
+        assert not len(gsl.load_trace(path).accesses.span)
 
 
 @pytest.mark.parametrize(("graphs", "names"), [("nodes", ["node", "node"]), ("whole", ["graph 3 (whole)"])])
@@ -289,6 +329,77 @@ def test_a_program_that_goes_on_is_read_as_sessions_are(record, built, tmp_path)
         assert kernels(trace) == 9
         assert (trace.metadata.title, "which went on" in trace.metadata.recovery_note) == ("on", True)
         process.communicate("\n")
+
+
+def test_a_program_that_goes_on_is_followed_with_what_it_did_each_time(record, built, tmp_path):
+    told = _stored.injection(tmp_path / "on", limit_bytes=1 << 24, last_s=None)
+    with subprocess.Popen(
+        [built.program, "120", "wait", "100"], env=os.environ | told, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        pause, counts = threading.Event(), set[int]()
+        while not counts:
+            with suppress(OptionError):  # nothing is in its file yet
+                followed = gsl.live(process.pid)
+                counts.add(kernels(followed.trace))
+            pause.wait(0.02)
+        feed = LiveFeed(followed._spool)
+        feed.refresh()
+        assert process.stdout.readline() == "done\n"
+        while kernels(followed.trace) < 120:
+            pause.wait(0.1)
+            counts.add(kernels(followed.trace))
+            feed.refresh()
+        (path,) = tmp_path.glob("on-*")
+        whole = gsl.load_trace(path)
+        path.unlink()  # as `record` does, at the end
+        process.communicate("\n")
+    while followed.state is SessionState.OPEN:
+        pause.wait(0.05)
+    trace = followed.trace
+    assert len(counts) > 2, "it came in several pieces"
+    assert (trace.metadata.device, trace.metadata.title) == (whole.metadata.device, "on")
+    assert sorted(lane.name for lane in trace.lanes) == sorted(lane.name for lane in whole.lanes)
+    for kind in (KERNEL, COPY):
+        mine, its = trace[trace.kind == kind], whole[whole.kind == kind]
+        assert [mine.names[code] for code in mine.name] == [its.names[code] for code in its.name]
+        offset = trace.metadata.epoch_unix_ns - whole.metadata.epoch_unix_ns
+        for name in ("start_ns", "end_ns", "queued_ns"):
+            assert (getattr(mine, name) + offset == getattr(its, name)).all()
+        assert [mine.lanes[lane].name for lane in mine.lane] == [its.lanes[lane].name for lane in its.lane]
+        assert (mine.thread == 0).all()
+    assert np.bincount(trace.edges.kind, minlength=3).tolist() == np.bincount(whole.edges.kind, minlength=3).tolist()
+    assert feed.snapshot().blob
+
+
+def test_a_live_page_follows_a_program_in_c(record, built, tmp_path, monkeypatch, capsys):
+    told = _stored.injection(tmp_path / "on", limit_bytes=1 << 24, last_s=None)
+    with subprocess.Popen(
+        [built.program, "5", "wait"], env=os.environ | told, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        while not taken_kernels(process.pid):
+            threading.Event().wait(0.02)
+        monkeypatch.setattr(_running, "time", SimpleNamespace(sleep=lambda _: process.poll() or process.communicate(b"\n")))
+        assert cli.main(["live", str(process.pid), "--no-open", "--page", "live.html"]) == 0
+    assert "relu" in Path("live.html").read_text()
+    assert f"Process {process.pid} has ended" in capsys.readouterr().out
+
+
+def test_who_asks_a_shell_is_told_which_of_its_processes_is_recorded(record, built, tmp_path):
+    told = _stored.injection(tmp_path / "inner", limit_bytes=1 << 24, last_s=None)
+    command = ["sh", "-c", f"{built.program} 3 wait; true"]
+    with subprocess.Popen(command, env=os.environ | told, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        (path,) = tmp_path.glob("inner-*.gsl")
+        pid = path.stem.removeprefix("inner-")
+        with pytest.raises(OptionError, match=f"Process {process.pid} itself is not recorded; it started {pid}, which are"):
+            gsl.live(process.pid)
+        process.communicate(b"\n")
+
+
+def taken_kernels(pid):
+    with suppress(OptionError):
+        return kernels(_running.take(pid)[0])
 
 
 def test_what_outlives_the_command_goes_on_being_recorded(record, built, tmp_path, capfd):

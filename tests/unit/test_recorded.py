@@ -124,6 +124,9 @@ class TestMagic:
         result, captured = run_cell(shell, "%%gpurecord\nlab.xp.ones(4)\n1 / 0")
         assert isinstance(result.error_in_exec, ZeroDivisionError)
         assert "Timeline of " in captured.stdout
+        result, captured = run_cell(shell, "%%gpurecord\nlab.xp.ones(4)\nraise KeyboardInterrupt")
+        assert isinstance(result.error_in_exec, KeyboardInterrupt)
+        assert "Timeline of " in captured.stdout
         result, _ = run_cell(shell, "%%gpurecord\nimport asyncio\nawait asyncio.sleep(0, 5)")
         assert result.result == 5
         result, captured = run_cell(shell, "%%gpurecord --nothing\n1")

@@ -303,11 +303,8 @@ def test_what_is_no_number_of_a_process_is_refused(pid):
         gsl.live(pid)
 
 
-def test_a_file_of_gpustreamlab_record_is_left_to_the_page(tmp_path):
+def test_a_file_with_nothing_in_it_is_told(tmp_path):
     path = tmp_path / "program-1.gsl"
-    path.write_bytes(b"GSLSTORE" + bytes(64))
-    with path.open("rb"), pytest.raises(OptionError, match=f"gpustreamlab live {os.getpid()}"):
-        gsl.live(os.getpid())
     path.write_bytes(b"")
     with path.open("rb"), pytest.raises(OptionError, match="has recorded nothing yet"):
         gsl.live(os.getpid())

@@ -12,6 +12,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.errors import OptionError, TraceError, TraceFileError
+from gpustreamlab.run._told import told_lines
 from gpustreamlab.typing import Cause, Certainty, SpanKind
 from gpustreamlab.workloads import spin
 
@@ -164,11 +165,29 @@ def test_on_one_stream_the_call_and_the_operation_that_left_the_card_idle_are_na
         operation = {"ph": "X", "cat": "cpu_op", "name": "aten::item", "pid": 1, "tid": 1, "ts": 38, "dur": 5_004, "args": {}}
         told["traceEvents"].append(operation)
 
-    found = changed(tmp_path, "04_rocm_unpinned.json", change).explain()
+    trace = changed(tmp_path, "04_rocm_unpinned.json", change)
+    found = trace.explain()
     (finding,) = found.findings
     assert (finding.code, finding.operation) == (code, "aten::item")
+    assert f"1. {code}, {call} in aten::item: saves at most 4.71 ms, not promised." in told_lines(trace)[-1]
     assert finding.waited_ns == finding.bound_ns == 4_710_000
     assert "4.71 ms" in found.headline
+
+
+def test_the_function_that_made_a_long_call_is_named():
+    # GIVEN two kernels, between which one function allocates for 5 ms, and was looked at there
+    trace = gsl.Trace.from_columns(
+        start_ns=[0, 2_000, 10_000, 1_000_000, 5_100_000, 5_110_000],
+        end_ns=[1_000, 3_000_000, 5_050_000, 3_000_000, 5_105_000, 8_000_000],
+        queued_ns=[0, 0, 10_000, 1_000_000, 5_100_000, 5_100_000],
+        stream=["host: main", "a", "host: main", "host: main", "host: main", "a"],
+        name=["cuLaunchKernel", "gemm", "cuMemHostAlloc", "load (train.py:12)", "cuLaunchKernel", "gemm"],
+        kind=["host", "kernel", "host", "sample", "host", "kernel"],
+        thread=["main"] * 6,
+    )
+    (finding,) = trace.explain().findings
+    assert (finding.function, finding.sample_count, finding.function_share) == ("load (train.py:12)", 1, 1.0)
+    assert told_lines(trace)[-1].startswith(f"1. {finding.code}, cuMemHostAlloc in load (train.py:12): saves ")
 
 
 def test_one_load_is_billed_once_to_the_launch_that_it_held():

@@ -311,6 +311,7 @@ def _rows(columns: Columns | None, event: str) -> Int64Array:
     return np.stack([columns[name].astype(np.int64) for name in (event, "correlationId", "contextId", "streamId")])
 
 
+_START, _END = int(MarkerFlag.START), int(MarkerFlag.END)  # Plain numbers, as markers are many
 OPEN_MARKERS = 65_536
 """NVTX ranges that may be open at once; the oldest are forgotten."""
 
@@ -329,9 +330,9 @@ class MarkerReader:
             return AnnotationBatch()
         rows: list[tuple[int, int, int, int]] = []
         for flags, at_ns, thread, number, name, domain in zip(*self._others(columns, read_text), strict=True):
-            if flags & MarkerFlag.START:
+            if flags & _START:
                 self._begin(number, at_ns, thread, read_text(domain) or "", read_text(name) or "(no text)")
-            elif flags & MarkerFlag.END and (begun := self._open.pop(number, None)) is not None:
+            elif flags & _END and (begun := self._open.pop(number, None)) is not None:
                 rows.append((begun[0], max(begun[0], at_ns), begun[1], texts.name(begun[2])))
         start_ns, end_ns, thread_of, name_of = np.array(rows, np.int64).reshape(-1, 4).T.copy()
         start_host_ns = wall.to_host_ns(start_ns)

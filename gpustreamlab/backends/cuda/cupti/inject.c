@@ -29,10 +29,15 @@ void note_call(void *unused, int domain, uint32_t function, const void *data);
 uint8_t *take_full(uint64_t *valid_bytes);
 void give_back(uint8_t *address);
 uint64_t take_calls(void *calls, uint64_t most, uint64_t *words, uint64_t most_words);
-uint64_t take_lost_calls(void), take_spilt_bytes(void);
+uint64_t take_lost_calls(void), take_spilt_bytes(void), function_name(uint64_t function, char *into, uint64_t most);
+struct shape {
+    uint8_t kind, others[7];
+};
+void set_shape(uint32_t function, struct shape shape), set_driver(const void *questions);
 
-enum { BUFFER_BYTES = 1 << 20, BUFFERS = 256, CALL_BYTES = 56, MOST_CALLS = 1 << 13, FUNCTIONS = 2048, SEGMENTS = 8 };
+enum { BUFFER_BYTES = 1 << 20, BUFFERS = 256, CALL_BYTES = 56, MOST_CALLS = 1 << 13, MOST_WORDS = 7 * MOST_CALLS, FUNCTIONS = 2048, SEGMENTS = 8 };
 enum { LOOK_MS = 20, FLUSH_MS = 250, DRIVER_API = 1, ENTER = 0, FORCED = 1 };
+enum { LAUNCH = 5, LAUNCH_EX, UNLOAD = 11 }; /* kinds of shapes */
 enum { FIRST_THAT_MAY_REFUSE = 27, KERNEL_BYTES = 208 };
 static const uint64_t SAME_CLOCK_NS = 10000000000u;
 
@@ -48,7 +53,7 @@ static struct head {
     uint32_t cupti_version, state;
 } head = {.magic = "GSLSTORE"};
 
-enum chunk_kind { RECORDS = 1, CALLS, TEXT, FUNCTION, CLOCK, DEVICE, PROBLEM };
+enum chunk_kind { RECORDS = 1, CALLS, TEXT, FUNCTION, CLOCK, DEVICE, PROBLEM, WORDS /* of the next calls */, LAUNCHED };
 struct chunk {
     char mark[4];
     uint32_t kind;
@@ -66,7 +71,8 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
 static int file = -1;
 static uint64_t place, limit_bytes, last_ns, segment_begins[SEGMENTS], segment_count, segment_ns, flushed_ns;
-static uint8_t calls[MOST_CALLS * CALL_BYTES], ends[FUNCTIONS], is_followed[FUNCTIONS];
+static uint8_t calls[MOST_CALLS * CALL_BYTES], ends[FUNCTIONS], is_followed[FUNCTIONS], kinds[FUNCTIONS];
+static uint64_t words[MOST_WORDS];
 static uint8_t kept[1 << 20]; /* records of contexts and streams: each segment has all */
 static size_t kept_bytes;
 static char problem[256];
@@ -113,6 +119,8 @@ static struct {
     const char *text;
     uint64_t number;
 } seen[PAGE]; /* in this buffer */
+
+static uint64_t launched[PAGE]; /* functions whose names this segment has */
 
 static size_t read_text(const char *text, char *into)
 {
@@ -206,7 +214,7 @@ static void begin_segment(void)
     uint64_t taken = segment_count ? place - segment_begins[(segment_count - 1) % SEGMENTS] : 0;
     if (head.state != GOES_ON)
         return;
-    if (segment_count && taken + BUFFER_BYTES + sizeof calls <= limit_bytes / SEGMENTS &&
+    if (segment_count && taken + BUFFER_BYTES + sizeof calls + sizeof words <= limit_bytes / SEGMENTS &&
         (!last_ns || now - segment_ns < last_ns / (SEGMENTS - 1)))
         return;
     if (segment_count >= SEGMENTS) {
@@ -219,7 +227,7 @@ static void begin_segment(void)
         }
     }
     segment_begins[segment_count++ % SEGMENTS] = place, segment_ns = now;
-    memset(texts, 0, sizeof texts), text_count = 0;
+    memset(texts, 0, sizeof texts), text_count = 0, memset(launched, 0, sizeof launched);
     for (uint32_t i = 1; i < FUNCTIONS; i++) {
         const char *name = NULL;
         uint64_t number = i;
@@ -259,10 +267,32 @@ static void write_buffer(uint8_t *buffer, uint64_t bytes)
     write_chunk(RECORDS, buffer, bytes, NULL, 0);
 }
 
+/* Write calls behind the words that they bring, and behind the names of functions that they launch first in this segment. */
+static void write_calls(uint64_t count)
+{
+    static char name[1 << 12];
+    uint64_t word_count = 0, handle;
+    uint16_t function, more;
+    for (const uint8_t *call = calls; call < calls + count * CALL_BYTES; call += CALL_BYTES, word_count += more) {
+        memcpy(&function, call + 24, sizeof function), memcpy(&more, call + 26, sizeof more);
+        memcpy(&handle, call + 40, sizeof handle);
+        if (kinds[function] == UNLOAD)
+            memset(launched, 0, sizeof launched); /* a handle may be another function's afterwards */
+        uint64_t *slot = launched + (handle >> 4) % PAGE;
+        if ((kinds[function] == LAUNCH || kinds[function] == LAUNCH_EX) && *slot != handle) {
+            write_chunk(LAUNCHED, &handle, sizeof handle, name, function_name(handle, name, sizeof name));
+            *slot = handle;
+        }
+    }
+    if (word_count)
+        write_chunk(WORDS, words, word_count * sizeof *words, NULL, 0);
+    write_chunk(CALLS, calls, count * CALL_BYTES, NULL, 0);
+}
+
 /* Write what has come, calls beside records: what makes room is the oldest of both. The lock is held. */
 static void drain(void)
 {
-    uint64_t bytes, count, no_words;
+    uint64_t bytes, count;
     size_t dropped = 0;
     uint8_t *buffer;
     do {
@@ -273,8 +303,8 @@ static void drain(void)
             write_buffer(buffer, bytes);
             give_back(buffer);
         }
-        if ((count = take_calls(calls, MOST_CALLS, &no_words, 0)))
-            has_begun = 1, write_chunk(CALLS, calls, count * CALL_BYTES, NULL, 0);
+        if ((count = take_calls(calls, MOST_CALLS, words, MOST_WORDS)))
+            has_begun = 1, write_calls(count);
     } while (buffer || count);
     if (!cupti.dropped || cupti.dropped(NULL, 0, &dropped))
         dropped = 0;
@@ -331,12 +361,10 @@ static void leave_to_parent(void)
 /* CUpti_CallbackFunc: before a context goes, its records are asked for, as CUPTI drops them with it. */
 static void follow(void *unused, int domain, uint32_t function, const void *data)
 {
-    if (function < FUNCTIONS && ends[function]) {
-        if (*(const int *)data == ENTER && !is_over)
-            cupti.flush(FORCED);
-    } else {
+    if (function < FUNCTIONS && ends[function] && *(const int *)data == ENTER && !is_over)
+        cupti.flush(FORCED);
+    if (function < FUNCTIONS && is_followed[function])
         note_call(unused, domain, function, data);
-    }
 }
 
 static int find_cupti(struct dl_phdr_info *one, size_t size, void *into)
@@ -420,6 +448,26 @@ static void read_numbers(const char *name, uint8_t *into)
             into[number] = 1;
 }
 
+/* Say what is noted of calls, and what may be asked of the driver about functions and streams. */
+static void read_shapes(void)
+{
+    const char *text = getenv("GPUSTREAMLAB_RECORD_SHAPES"), *asked = getenv("GPUSTREAMLAB_RECORD_QUESTIONS");
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD), *questions[16] = {NULL};
+    char names[512], *rest = names, *one;
+    snprintf(names, sizeof names, "%s", asked ? asked : "");
+    for (int i = 0; library && i < 16 && (one = strsep(&rest, ",")); i++)
+        questions[i] = dlsym(library, one);
+    set_driver(questions);
+    for (char *end; text && *text; text = *end ? end + 1 : end) {
+        uint32_t function = (uint32_t)strtoul(text, &end, 10);
+        uint64_t packed = strtoull(*end ? end + 1 : end, &end, 16);
+        struct shape shape;
+        memcpy(&shape, &packed, sizeof shape);
+        if (function < FUNCTIONS)
+            set_shape(function, shape), kinds[function] = shape.kind;
+    }
+}
+
 static int open_file(const char *stem)
 {
     char name[4096];
@@ -453,6 +501,7 @@ int InitializeInjection(void)
     write_head();
     read_numbers("GPUSTREAMLAB_RECORD_CALLS", is_followed);
     read_numbers("GPUSTREAMLAB_RECORD_ENDS", ends);
+    read_shapes();
     switch_on();
     flushed_ns = read_clock(CLOCK_MONOTONIC);
     begin_segment();
