@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import union_edges
+from gpustreamlab.analysis._scale import rate_text
 from gpustreamlab.model import CARD_COUNTERS, Trace
 from gpustreamlab.typing import Cause, FloatArray, Int64Array
 
 _UNITS = {"_percent": "%", "_bytes_per_s": "B/s", "_watts": "W", "_mhz": "MHz"}
 _SIGNS = {"sm": "SM", "dram": "DRAM", "pcie": "PCIe", "nvlink": "NVLink"}
 LEAST_COVER = 0.5  # Share of a time that has to be counted, for its mean to say anything of it
+LEAST_WITHIN = 0.95  # Share of a sample that has to lie within a time: between kernels there are pauses
+MEMORY = "dram_active_percent"
+MEMORY_GIVES = 0.88  # Of what a GPU's memory is rated at; a copy within an H200 draws 87%
+OF_THE_MOMENT = ("sm_clock_mhz", "memory_clock_mhz", "clocks_held_down")
 
 
 def counter_means(trace: Trace, start_ns: Int64Array, end_ns: Int64Array, device: int | None = None) -> dict[str, float]:
@@ -31,23 +37,92 @@ def counter_means(trace: Trace, start_ns: Int64Array, end_ns: Int64Array, device
     -------
     dict
         By name of `gpustreamlab.model.CARD_COUNTERS`, in that order, in the unit that the name ends in. Without those that
-        were counted in less than half of the times.
+        were counted in less than half of the times. A sample counts of which 95% lie within; a clock, of which half does, as
+        it is of the moment.
     """
-    counters, found = trace.counters, dict[str, float]()
+    found = dict[str, float]()
     asked_ns = int((end_ns - start_ns).sum())
-    is_ours = np.array([device is None or lane.device == device for lane in trace.lanes], bool)[counters.lane]
     for name in CARD_COUNTERS:
-        if asked_ns <= 0 or name not in counters.names:
+        if asked_ns <= 0 or name not in trace.counters.names:
             continue
-        rows = np.flatnonzero(is_ours & (counters.name == counters.names.index(name)))
-        rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
-        from_ns, value = counters.time_ns[rows], counters.value[rows]
-        until_ns = np.append(from_ns[1:], max(int(end_ns[-1]), int(from_ns[-1]) if len(rows) else 0))
+        from_ns, until_ns, value = _samples(trace, name, device, int(end_ns[-1]))
         held_ns = _common(from_ns, until_ns, start_ns, end_ns)
-        held_ns[np.isnan(value) | (held_ns < until_ns - from_ns)] = 0  # what lies outside as well says nothing of the inside
+        least = 0.5 if name in OF_THE_MOMENT else LEAST_WITHIN
+        held_ns[np.isnan(value) | (held_ns < least * (until_ns - from_ns))] = 0  # else it says as much of the outside
         if held_ns.sum() >= LEAST_COVER * asked_ns:
             found[name] = float(np.average(value[held_ns > 0], weights=held_ns[held_ns > 0]))
     return found
+
+
+def memory_bytes_per_s(trace: Trace, start_ns: Int64Array, end_ns: Int64Array) -> float:
+    """Return what the card's memory moved in times, as `counter_means` takes them; NaN where that is not known."""
+    share = counter_means(trace, start_ns, end_ns).get(MEMORY, math.nan) if len(trace.counters) else math.nan
+    return share / 100 * (trace.metadata.device.memory_bytes_per_s or math.nan)
+
+
+def memory_gives(trace: Trace) -> float:
+    """Return the share of what the card's memory is rated at that it gives at most, where it was counted; else all of it."""
+    return MEMORY_GIVES if MEMORY in trace.counters.names and not trace.metadata.simulated else 1.0
+
+
+def counted_bytes(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return what each of some work moved in the card's memory, by what was counted while the card did nothing else.
+
+    Kernels of one name and grid move the same: it is counted over their runs one behind the other, pauses included.
+
+    Parameters
+    ----------
+    trace
+        The trace, of one card.
+    rows
+        All work of the card.
+
+    Returns
+    -------
+    ndarray
+        Shape (n_rows,), int64; -1 where it is not known.
+    """
+    found = np.full(len(rows), -1, np.int64)
+    most = trace.metadata.device.memory_bytes_per_s
+    if MEMORY not in trace.counters.names or not most or not len(rows):
+        return found
+    order = np.argsort(trace.start_ns[rows], kind="stable")
+    start_ns, end_ns = trace.start_ns[rows][order], trace.end_ns[rows][order]
+    grid = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
+    _, kind = np.unique(np.stack([trace.name[rows], grid[rows]]), axis=1, return_inverse=True)
+    kind = kind.reshape(-1)[order]
+    is_joined = np.maximum.accumulate(end_ns)[:-1] > start_ns[1:]  # with the work behind it
+    first = np.flatnonzero(np.append(True, is_joined | (kind[1:] != kind[:-1])))
+    last = np.append(first[1:], len(rows)) - 1
+    is_alone = ~(np.append(False, is_joined)[first] | np.append(is_joined, False)[last])
+    first, last = first[is_alone], last[is_alone]
+    device = trace.lanes[int(trace.lane[rows[0]])].device
+    from_ns, until_ns, value = _samples(trace, MEMORY, device, int(end_ns.max()))
+    held_ns = np.where(np.isnan(value), 0, until_ns - from_ns)
+    sums = np.stack([np.append(0, np.cumsum(part)) for part in (held_ns, held_ns * np.nan_to_num(value))])
+    begin, end = np.searchsorted(from_ns, start_ns[first]), np.searchsorted(until_ns, end_ns[last], side="right")
+    counted_ns, moved = sums[:, np.maximum(begin, end)] - sums[:, begin]
+    lasted_ns = end_ns[last] - start_ns[first]
+    is_told = counted_ns >= np.maximum(1, LEAST_COVER * lasted_ns)
+    per_kind = [
+        np.bincount(kind[first[is_told]], weights=weights[is_told], minlength=int(kind.max()) + 1)
+        for weights in (moved / np.maximum(counted_ns, 1) * lasted_ns, last - first + 1)
+    ]
+    with np.errstate(invalid="ignore"):
+        bytes_of_kind = np.nan_to_num(per_kind[0] / per_kind[1] / 100 * most / 1e9, nan=-1)
+    found[order] = bytes_of_kind[kind]
+    return found
+
+
+def _samples(trace: Trace, name: str, device: int | None, end_ns: int) -> tuple[Int64Array, Int64Array, FloatArray]:
+    """Return from when until when each sample of a counter holds, and its value, in order; the last until the end."""
+    counters = trace.counters
+    is_ours = np.array([device is None or lane.device == device for lane in trace.lanes], bool)[counters.lane]
+    rows = np.flatnonzero(is_ours & (counters.name == counters.names.index(name)))
+    rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
+    from_ns = counters.time_ns[rows]
+    until_ns = np.append(from_ns[1:], max(end_ns, int(from_ns[-1]) if len(rows) else 0))[: len(rows)]
+    return from_ns, until_ns, counters.value[rows]
 
 
 def means_text(means: Mapping[str, float]) -> str:
@@ -84,7 +159,7 @@ def _words(name: str) -> tuple[str, str]:
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{value / 1e9:,.3g} GB/s" if unit == "B/s" else f"{value:,.0f} {unit}".rstrip()
+    return rate_text(value) if unit == "B/s" else f"{value:,.0f} {unit}".rstrip()
 
 
 def _common(from_ns: Int64Array, until_ns: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> FloatArray:
