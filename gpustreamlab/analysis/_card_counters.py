@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import union_edges
+from gpustreamlab.analysis._busy import is_work, union_edges
 from gpustreamlab.analysis._scale import rate_text
 from gpustreamlab.model import CARD_COUNTERS, Trace
 from gpustreamlab.typing import Cause, FloatArray, Int64Array
@@ -91,11 +91,11 @@ def counted_bytes(trace: Trace, rows: Int64Array) -> Int64Array:
     grid = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
     _, kind = np.unique(np.stack([trace.name[rows], grid[rows]]), axis=1, return_inverse=True)
     kind = kind.reshape(-1)[order]
-    is_joined = np.maximum.accumulate(end_ns)[:-1] > start_ns[1:]  # with the work behind it
-    first = np.flatnonzero(np.append(True, is_joined | (kind[1:] != kind[:-1])))
+    joins = np.maximum.accumulate(end_ns)[:-1] > start_ns[1:]  # the work behind it
+    is_shared = np.append(False, joins) | np.append(joins, False)
+    first = np.flatnonzero(np.append(True, is_shared[1:] | is_shared[:-1] | (kind[1:] != kind[:-1])))
     last = np.append(first[1:], len(rows)) - 1
-    is_alone = ~(np.append(False, is_joined)[first] | np.append(is_joined, False)[last])
-    first, last = first[is_alone], last[is_alone]
+    first, last = first[~is_shared[first]], last[~is_shared[first]]
     device = trace.lanes[int(trace.lane[rows[0]])].device
     from_ns, until_ns, value = _samples(trace, MEMORY, device, int(end_ns.max()))
     held_ns = np.where(np.isnan(value), 0, until_ns - from_ns)
@@ -177,14 +177,13 @@ def _common(from_ns: Int64Array, until_ns: Int64Array, start_ns: Int64Array, end
     return common
 
 
+CLOCK_STAYS_NS = 200_000_000  # An idle card lowers its clocks, but not at once; what it idles at says nothing of its kernels
 LEAST_CLOCK_CHANGE = 0.02  # Of the SMs' clock between two traces, from which on it is said
 
 
 def clock_note(a: Trace, b: Trace) -> str:
     """Say that the SMs of one of two traces were clocked lower, where both counted it; else nothing."""
-    whole = (
-        counter_means(one, one.start_ns.min(keepdims=True), one.end_ns.max(keepdims=True)) if len(one) else {} for one in (a, b)
-    )
+    whole = (counter_means(one, *_worked(one)) if len(one) else {} for one in (a, b))
     means = dict(zip(("a", "b"), whole, strict=True))
     clocks = {side: found["sm_clock_mhz"] for side, found in means.items() if found.get("sm_clock_mhz")}
     if len(clocks) < 2:
@@ -201,10 +200,17 @@ def clock_note(a: Trace, b: Trace) -> str:
     )
 
 
-MEMORY_FULL, SMS_FULL = (
-    75.0,
-    90.0,
-)  # Percent from which on memory, or the SMs, are the limit; a copy draws 87 of an H200's memory
+def _worked(trace: Trace) -> tuple[Int64Array, Int64Array]:
+    """Return from when until when the card worked, with pauses in which its clock stays."""
+    rows = is_work(trace) if is_work(trace).any() else np.ones(len(trace), bool)
+    edges_ns = union_edges(trace.start_ns[rows], trace.end_ns[rows])
+    stays = np.flatnonzero(edges_ns[2::2] - edges_ns[1:-1:2] < CLOCK_STAYS_NS)
+    edges_ns = np.delete(edges_ns, np.concatenate([2 * stays + 1, 2 * stays + 2]))
+    return edges_ns[::2], edges_ns[1::2]
+
+
+MEMORY_FULL, SMS_FULL = 75.0, 90.0
+"""Percent from which on memory, or the SMs, are the limit; a copy draws 87 of an H200's memory."""
 
 
 def counted_text(trace: Trace, code: Cause, rows: Int64Array) -> tuple[str, bool]:
@@ -224,7 +230,7 @@ def counted_text(trace: Trace, code: Cause, rows: Int64Array) -> tuple[str, bool
         return (f" Counted: {sms:.0f}% of the SMs were active meanwhile: they were held, not busy." if is_held else ""), False
     told = f" Counted meanwhile: memory {memory:.0f}% active, SMs {sms:.0f}%"
     if memory >= MEMORY_FULL:
-        return f"{told}; they share the memory's bandwidth.", True
+        return f"{told}; whoever has the SMs, they share the memory's bandwidth.", True
     if sms >= SMS_FULL:
         return f"{told}; they share the SMs.", True
     return f"{told}; neither was at its limit.", False
