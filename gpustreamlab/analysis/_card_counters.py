@@ -131,23 +131,25 @@ def means_text(means: Mapping[str, float]) -> str:
     Examples
     --------
     >>> means_text({"sm_active_percent": 41.2, "tensor_active_percent": 0.0, "pcie_rx_bytes_per_s": 5.5e10})
-    'SM active 41 %, PCIe rx 55 GB/s'
+    'SM active 41 %, PCIe rx 55.0 GB/s'
     """
     return ", ".join(
         f"{title} {_amount(value, unit)}" for name, value in means.items() if value for title, unit in [_words(name)]
     )
 
 
-def counter_label(name: str) -> str:
-    """Write what a counter counts, with its unit.
+def counter_label(name: str, most: float) -> str:
+    """Write what a counter counts, with its unit, and what is at the top of its scale where that is not 100%.
 
     Examples
     --------
-    >>> counter_label("sm_active_percent"), counter_label("pcie_rx_bytes_per_s"), counter_label("queue length")
-    ('SM active (%)', 'PCIe rx (B/s)', 'queue length')
+    >>> counter_label("sm_active_percent", 100), counter_label("pcie_rx_bytes_per_s", 5.5e10), counter_label("queue length", 3)
+    ('SM active (%)', 'PCIe rx, to 55.0 GB/s', 'queue length, to 3')
     """
     title, unit = _words(name)
-    return f"{title} ({unit})" if unit else title
+    if name == "clocks_held_down":
+        return title
+    return f"{title} ({unit})" if unit == "%" else f"{title}, to {_amount(most, unit)}"
 
 
 def _words(name: str) -> tuple[str, str]:
@@ -155,7 +157,7 @@ def _words(name: str) -> tuple[str, str]:
     for suffix, unit in _UNITS.items():
         if name.endswith(suffix):
             return " ".join(_SIGNS.get(word, word) for word in name.removesuffix(suffix).split("_")), unit
-    return name, ""
+    return (name.replace("_", " ") if name in CARD_COUNTERS else name), ""
 
 
 def _amount(value: float, unit: str) -> str:
