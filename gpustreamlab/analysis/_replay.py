@@ -17,8 +17,8 @@ from gpustreamlab.typing import Int64Array
 MOST_ROUNDS = 12
 """How often what kernels take alone is worked out anew, until they last as they were recorded."""
 SM_DRAWS = 2.9
-"""How many times its share of the memory's bandwidth an SM may draw: 94 GB/s of an H200's 4.25 TB/s. Kernels that draw less than
-their SMs may are slowed last."""
+"""How many times its share of the memory's bandwidth an SM may draw: 94 GB/s of an H200's 4.25 TB/s. Kernels that draw less
+than their SMs may are slowed last."""
 CLOSE_SHARE = 1e-4
 """Kernels that last as recorded within this share are as they should be."""
 

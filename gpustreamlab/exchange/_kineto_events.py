@@ -142,7 +142,7 @@ _STREAM = attrgetter("args.device", "args.context", "args.stream", "pid", "tid")
 _SHAPE = attrgetter(
     "cat", "name", "args.grid", "args.block", "args.registers", "args.shared", "args.graph", "args.node", "args.channel"
 )
-_CARD = re.compile(r"GPU (\d{1,4}) Counters")  # The process whose rows are the samples of a card
+_CARD = re.compile(r"GPU \d{1,4} Counters")  # The process whose rows are the samples of a card
 _PEAK = re.compile(r" \(%\)$|\.(avg|sum|max)?\.?pct_of_peak_sustained_elapsed$")
 _COUNTED = {  # By the names of torch's and of CUPTI's metrics, without what tells that they are shares of a peak
     "SM Active": "sm_active",
@@ -291,7 +291,7 @@ class Events:
             if role == WORK:
                 columns |= self._work(events)
             elif role == COUNT:
-                told = [(int(_CARD.fullmatch(str(one.pid))[1]), _counter_name(str(one.name))) for one in events]
+                told = [(_number_of(str(one.pid).removesuffix(" Counters")), _counter_name(str(one.name))) for one in events]
                 columns |= {"counter": self.counters.of(told), "value": np.array([one.args.value for one in events], float)}
             else:
                 columns |= {"thread": self.threads.of(map(_THREAD, events)), "name": self.names.of(map(_NAME, events))}

