@@ -267,10 +267,11 @@ def test_cards_of_a_node_are_counted_apart(tmp_path):
             node[card].stream(f"work-{card}")
             spin(node[card], MS, blocks=blocks, stream=f"work-{card}")
         node.synchronize()
-        used = node.trace.utilization()
+        trace = node.trace
+    used = trace.utilization()
     assert used.active_sms.tolist() == pytest.approx([66, 132], rel=0.02)
     path = tmp_path / "node.parquet"
-    node.trace.save(path)
+    trace.save(path)
     assert gsl.load_trace(path).utilization().active_sms.tolist() == used.active_sms.tolist()
 
 
