@@ -106,7 +106,7 @@ def test_counting_loses_no_kernels():
 
 
 def slowed(load, parts=None, seconds=0.6):
-    """Run a load on two streams at once, then on one of them, each for a time; return what is found of kernels that took longer."""
+    """Run a load on two streams at once, then on one of them, each for a time; return what slowed its kernels down."""
     with Session("cuda", counters=True, hazards="off") as lab:
         if parts:
             lab.partition(parts)
