@@ -220,10 +220,10 @@ def floor() -> Iterator[None]:
 
 
 @contextmanager
-def ours(hazards: str = "off") -> Iterator[None]:
+def ours(hazards: str = "off", *, counters: bool = False) -> Iterator[None]:
     from gpustreamlab import Session
 
-    with Session("cuda", capture="kernels", ring_size=4_000_000, hazards=hazards):
+    with Session("cuda", capture="kernels", ring_size=4_000_000, hazards=hazards, counters=counters):
         yield
 
 
@@ -240,9 +240,14 @@ TOOLS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     (OURS := "gpustreamlab"): ours,
     "torch.profiler": profiler,
     (HAZARDS := "gpustreamlab, hazards"): lambda: ours("report"),
+    (COUNTERS := "gpustreamlab, counters"): lambda: ours(counters=True),
     (NOTHING := "nothing"): nullcontext,
 }
-WHERE = {HAZARDS: {BY_TORCH, BY_CUPY, DECODING, TRAINING}, NOTHING: {BY_TORCH, TRAINING}}
+WHERE = {
+    HAZARDS: {BY_TORCH, BY_CUPY, DECODING, TRAINING},
+    COUNTERS: {BY_TORCH, DECODING, TRAINING},
+    NOTHING: {BY_TORCH, TRAINING},
+}
 """The programs that a tool is measured with; the others with all."""
 READING = "reading"
 PARTS = [(program, tool) for program in PROGRAMS for tool in TOOLS if program in WHERE.get(tool, PROGRAMS)] + [(READING, OURS)]

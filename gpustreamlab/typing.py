@@ -274,6 +274,8 @@ class Certainty(StrEnum):
     """Consistent with all that is known; a record that would prove it is missing."""
     UNKNOWN = "unknown"
     """Not known from the trace; what was ruled out is listed."""
+    MEASURED = "measured"
+    """The card's counters show it: they stood at the limit meanwhile."""
 
 
 class IdleKind(StrEnum):

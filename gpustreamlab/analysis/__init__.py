@@ -25,7 +25,7 @@ from gpustreamlab.analysis._busy import (
     union_edges,
     used_stream_count,
 )
-from gpustreamlab.analysis._card_counters import counter_label, counter_means, means_text
+from gpustreamlab.analysis._card_counters import MEMORY_GIVES, counter_label, counter_means, means_text, memory_bytes_per_s
 from gpustreamlab.analysis._card_idle import NO_CALL, CardIdle, card_idle
 from gpustreamlab.analysis._compare import (
     TraceComparison,

@@ -652,7 +652,7 @@ def _finding(
     is_slowed = code is Cause.SLOWED_DOWN
     counted, is_shown = counted_text(trace, code, held.call_row if is_slowed else before[before >= 0])
     text = made.text + (_slowed_text(trace, held.call_row, held.waited_ns) if is_slowed else "") + counted
-    made = replace(made, text=text, certainty=Certainty.PROVED if is_shown else made.certainty)
+    made = replace(made, text=text, certainty=Certainty.MEASURED if is_shown else made.certainty)
     if code not in OF_CALL_ROW:
         return made
     return replace(made, call_row=-1, pieces=held._replace(call_row=np.full(len(row), -1)))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpustreamlab.analysis._card_counters import counted_bytes, memory_gives
 from gpustreamlab.analysis._host_waits import host_waits, is_blocking
 from gpustreamlab.analysis._utilization import blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -163,7 +164,7 @@ def _card_of(trace: Trace) -> Card:
     return Card(
         max(1, device.sm_count),
         1 << max(5, math.ceil(math.log2(max(1, device.sm_limits.blocks)))),
-        device.memory_bytes_per_s or 1 << 60,
+        round(device.memory_bytes_per_s * memory_gives(trace)) if device.memory_bytes_per_s else 1 << 60,
         (max(priorities), min(priorities)),
         device.share_engine,
     )
@@ -191,7 +192,8 @@ def _seats_of(trace: Trace, rows: Int64Array, parts: Sequence[Part]) -> tuple[fr
 def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozenset[int] | None]) -> Iterator[Work]:
     none = np.zeros(len(trace), np.int64)
     blocks, sizes = (trace.extra.get(name, none)[rows].tolist() for name in ("grid_blocks", "size_bytes"))
-    traffic = _traffic(trace)[rows].tolist()
+    counted = counted_bytes(trace, rows)
+    traffic = np.where(counted < 0, _traffic(trace)[rows], counted).tolist()
     fit = blocks_that_fit(trace)[rows].tolist()
     is_copy = (trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)).tolist()
     kinds, pageable = _copy_kinds(trace, rows)

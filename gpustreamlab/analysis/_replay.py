@@ -10,12 +10,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Program
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD, Call, Card, Program
 from gpustreamlab.schedule import CopyRun, CopySpec, DeviceWork, KernelSpec, Mark, Scheduler, StreamQueue, Wait
 from gpustreamlab.typing import Int64Array
 
 MOST_ROUNDS = 12
 """How often what kernels take alone is worked out anew, until they last as they were recorded."""
+SM_DRAWS = 2.9
+"""How many times its share of the memory's bandwidth an SM may draw: 94 GB/s of an H200's 4.25 TB/s. Kernels that draw less
+than their SMs may are slowed last."""
 CLOSE_SHARE = 1e-4
 """Kernels that last as recorded within this share are as they should be."""
 
@@ -109,11 +112,18 @@ def calibrate(program: Program, lasted_ns: Int64Array, rounds: int = MOST_ROUNDS
 
 
 @lru_cache(maxsize=65_536)
-def _spec(alone_ns: int, blocks: int, slots: int, sms: int, size_bytes: int, slots_per_sm: int) -> KernelSpec:
+def _spec(alone_ns: int, blocks: int, slots: int, sms: int, size_bytes: int, card: Card) -> KernelSpec:
     """Return a kernel as the scheduler takes it: a grid of equal blocks that alone takes this time on so many SMs."""
-    waves = -(-blocks // max(1, sms * (slots_per_sm // slots)))
-    block_ns = max(1, round(alone_ns / waves))
-    return KernelSpec(name="", blocks=blocks, block_slots=slots, block_ns=block_ns, block_bytes=size_bytes // blocks)
+    fit = card.slots_per_sm // slots
+    waves = -(-blocks // max(1, sms * fit))
+    return KernelSpec(
+        name="",
+        blocks=blocks,
+        block_slots=slots,
+        block_ns=max(1, round(alone_ns / waves)),
+        block_bytes=size_bytes // blocks,
+        block_limit_bytes_per_s=round(SM_DRAWS * card.memory_bytes_per_s / card.sm_count / fit) if size_bytes else 0,
+    )
 
 
 class _Replay:
@@ -225,7 +235,7 @@ class _Replay:
             device.submit(stream, Wait(self._marks[before]), due_ns)
         if work.kind == KERNEL:
             need = (work.alone_ns, work.blocks, work.slots, work.sms, work.size_bytes)
-            device.submit_kernel(stream, _spec(*need, self._program.card.slots_per_sm), due_ns, place)
+            device.submit_kernel(stream, _spec(*need, self._program.card), due_ns, place)
         else:
             engine = 0 if work.kind == UPLOAD else 1 if work.kind == DOWNLOAD else 2 + work.lane
             engine = 0 if engine == 1 and self._program.card.share_engine else engine

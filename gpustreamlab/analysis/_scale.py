@@ -108,6 +108,18 @@ def three_digits(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
 
 
+def rate_text(bytes_per_s: float) -> str:
+    """Write a rate to three digits; nothing for one that is not known.
+
+    Examples
+    --------
+    >>> rate_text(5.65e10), rate_text(4.25e12), rate_text(5e6), rate_text(float("nan"))
+    ('56.5 GB/s', '4,250 GB/s', '0.005 GB/s', '')
+    """
+    rate = bytes_per_s / 1e9
+    return "" if math.isnan(rate) else f"{three_digits(rate) if rate >= 1 else f'{rate:.3g}'} GB/s"
+
+
 def count_text(count: int, one: str, many: str = "") -> str:
     """Write how many there are of something."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

@@ -86,25 +86,34 @@ def plan_card(trace: Trace, top_px: float, zero_ns: int) -> tuple[tuple[CardRow,
     """Return the rows of all cards and of counters, from the top, and where what follows begins."""
     rows, y = _card_rows(trace, top_px)
     counters = _counter_lines(trace, zero_ns)
-    for label, lines in counters:
+    for card, name, lines in counters:
         highest = sum(max(0.0, float(line.value.max())) for line in lines)
-        most = max(highest, 100.0 * len(lines)) if label.endswith("(%)") else highest
+        most = max(highest, 100.0 * len(lines)) if name.endswith("_percent") else highest
+        label = card + display_name(counter_label(name, most), 28)
         rows.append(CardRow(device=-1, kind="counter", label=label, most=most, top=y, bottom=y + COUNTER_PX, lines=lines))
         y += COUNTER_PX + ROW_GAP_PX
     return tuple(rows), y + (CARD_GAP_PX if counters else 0)
 
 
-def _counter_lines(trace: Trace, zero_ns: int) -> list[tuple[str, tuple[CounterLine, ...]]]:
-    """Return the counters that are no memory: a label, and its lines. Those of the card first, then those with most samples."""
+def _counter_lines(trace: Trace, zero_ns: int) -> list[tuple[str, str, tuple[CounterLine, ...]]]:
+    """Return the counters that are no memory: their card, where there are several, their name, and lines.
+
+    Those of the card come first, then those with most samples; of several cards fewer.
+    """
     counters, found = trace.counters, []
     is_shown = ~counts_bytes(trace) & np.isfinite(counters.value)
     codes, counts = np.unique(counters.name[is_shown & (counters.value > 0)], return_counts=True)
     places = {name: place for place, name in enumerate(CARD_COUNTERS)}
     rank = [(places.get(counters.names[code], len(places)), -count) for code, count in zip(codes, counts, strict=True)]
-    for code in codes[sorted(range(len(codes)), key=rank.__getitem__)][:MOST_COUNTERS].tolist():
+    devices = {lane: trace.lanes[lane].device for lane in np.unique(counters.lane[is_shown]).tolist()}
+    cards = sorted({*devices.values()})
+    most = max(1, MOST_COUNTERS // max(1, len(cards)))
+    for code in codes[sorted(range(len(codes)), key=rank.__getitem__)][:most].tolist():
         lanes = np.unique(counters.lane[is_shown & (counters.name == code)]).tolist()
-        lines = tuple(counter_line(trace, lane, code, zero_ns) for lane in lanes)
-        found.append((display_name(counter_label(counters.names[code]), 24), lines))
+        for card in cards:
+            lines = tuple(counter_line(trace, lane, code, zero_ns) for lane in lanes if devices[lane] == card)
+            if lines:
+                found.append((f"GPU {card} " if len(cards) > 1 else "", counters.names[code], lines))
     return found
 
 

@@ -36,13 +36,14 @@ from gpustreamlab.exchange._frame import (
     wait_note,
 )
 from gpustreamlab.exchange._json_events import whole_number
-from gpustreamlab.exchange._kineto_events import CALL, RANGE, WAIT, WORK, Events, StreamKey, without_context
+from gpustreamlab.exchange._kineto_events import CALL, COUNT, RANGE, WAIT, WORK, Events, StreamKey, without_context
 from gpustreamlab.exchange._rows import called
 from gpustreamlab.model import (
     CHROME_BACKEND,
     KINETO_BACKEND,
     SPAN_KINDS,
     UNNAMED_SOURCE,
+    Counters,
     Device,
     Lane,
     SMLimits,
@@ -130,16 +131,19 @@ class _Maker:
         work["lane"] = self._lane_of_stream[work.pop("stream")]
         hides_grid = np.append(calls["name"] == told.names.known.get(_THREADS_GRID, -1), False)[call]
         details = self._describe(work, hides_grid)
+        lanes = self._lanes(threads)
+        counter_lanes, counters = self._counters(len(lanes))
         frame = Frame(
             backend=KINETO_BACKEND if self._is_known else CHROME_BACKEND,
             source="PyTorch's profiler" if self._is_known else UNNAMED_SOURCE,
             path=self._paths[0],
-            lanes=self._lanes(threads),
+            lanes=[*lanes, *counter_lanes],
             threads=[name for name, _ in threads],
             names=[*told.names.known],
             parts=[ranges, calls, work],
             details=details,
             dependencies=self._dependencies(),
+            counters=counters,
             devices={device.ordinal: device for device in self._devices.values()},
             idle_device=self._device(0, 0),
             is_in_us=told.are_in_us,
@@ -277,6 +281,26 @@ class _Maker:
         columns = (lanes[0], waits["record"], lanes[1], waits["wait"])
         return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
 
+    def _counters(self, first_lane: int) -> tuple[list[Lane], Counters]:
+        """Return a lane for the counters of each card, and its samples; each holds until the next one of its name."""
+        samples = self._told.take(COUNT)
+        keys = [*self._told.counters.known]
+        cards = sorted({(file, card) for file, card, _ in keys})
+        names = [*dict.fromkeys(name for *_, name in keys)]
+        lanes = [
+            Lane(
+                name=f"{self._ranks[file]}counters of GPU {card}",
+                device=self._ordinals.get((file, card), card),
+                kind=LaneKind.HOST,
+                process=file,
+            )
+            for file, card in cards
+        ]
+        table = np.array([(first_lane + cards.index((file, card)), names.index(name)) for file, card, name in keys], np.int32)
+        lane, name = table.reshape(-1, 2)[samples["counter"]].T
+        value = samples["value"].astype(np.float64)
+        return lanes, Counters(time_ns=samples["start_ns"], lane=lane, name=name, value=value, names=tuple(names))
+
     def _device(self, file: int, number: int) -> Device:
         """Return what a file tells of a device."""
         ordinal = self._ordinals.get((file, number), number)
@@ -318,6 +342,7 @@ class _Maker:
         used = f"{work_count:,} kernels, copies and fills, {call_count:,} calls, {range_count:,} ranges"
         wait_count = told.wait_count + told.unsaid_count
         used += f", {wait_count:,} waits of streams" if wait_count else ""
+        used += f", {told.sample_count:,} samples of counters" if told.sample_count else ""
         used += f", {told.said_count:,} that say the same again or name threads" if told.said_count else ""
         refused = f"; {told.refused_count:,} refused, as their times make no sense" if told.refused_count else ""
         damaged = f"; {told.damaged_count:,} damaged" if told.damaged_count else ""

@@ -21,7 +21,7 @@ from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 CORRELATION_BITS = 40  # Larger correlations are none: CUDA's have 32
 
-WORK, CALL, RANGE, WAIT, SAID = "work", "call", "range", "wait", "said"
+WORK, CALL, RANGE, WAIT, COUNT, SAID = "work", "call", "range", "wait", "count", "said"
 # What spans of each category are; in 2021 some had other names. What the last two tell, ranges, first and last time do.
 CATEGORIES: Mapping[str, tuple[str, SpanKind]] = {
     **dict.fromkeys(("kernel",), (WORK, SpanKind.KERNEL)),
@@ -64,6 +64,7 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     group: object = msgspec.field(name="Process Group Name", default=None)
     ranks: object = msgspec.field(name="Process Group Ranks", default=None)
     sequence: object = msgspec.field(name="Seq", default=None)
+    value: object = msgspec.field(name="", default=None)  # of a sample of a counter
 
 
 _NO_ARGS = Args()
@@ -88,7 +89,7 @@ class Event(Span, gc=False, tag=False):
 
 
 _FLOWS = tuple(msgspec.defstruct(f"Flow_{tag}", (), tag=tag, tag_field="ph", gc=False) for tag in "stf")
-_OTHERS = tuple(msgspec.defstruct(f"Row_{tag}", (), bases=(Span,), tag=tag, tag_field="ph", gc=False) for tag in "Mi")
+_OTHERS = tuple(msgspec.defstruct(f"Row_{tag}", (), bases=(Span,), tag=tag, tag_field="ph", gc=False) for tag in "MiC")
 ROWS: Any = Union[Span, *_OTHERS, *_FLOWS]
 """Kinds of rows, of which flows tell what correlations do. To decode these takes less time than each as an `Event`."""
 
@@ -141,12 +142,22 @@ _STREAM = attrgetter("args.device", "args.context", "args.stream", "pid", "tid")
 _SHAPE = attrgetter(
     "cat", "name", "args.grid", "args.block", "args.registers", "args.shared", "args.graph", "args.node", "args.channel"
 )
+_CARD = re.compile(r"GPU \d{1,4} Counters")  # The process whose rows are the samples of a card
+_PEAK = re.compile(r" \(%\)$|\.(avg|sum|max)?\.?pct_of_peak_sustained_elapsed$")
+_COUNTED = {  # By the names of torch's and of CUPTI's metrics, without what tells that they are shares of a peak
+    "SM Active": "sm_active",
+    "sm__cycles_active": "sm_active",
+    "sm__warps_active": "sm_occupancy",
+    "sm__pipe_tensor_cycles_active": "tensor_active",
+    **dict.fromkeys(("DRAM BW", "HBM BW", "gpu__dram_throughput", "dram__throughput"), "dram_active"),
+}
 _AWAITED = attrgetter("args.device", "args.context", "args.awaited_stream", "pid", "tid")
 _COLUMNS = {
     WORK: ("start_ns", "end_ns", "stream", "shape", "size_bytes", "correlation"),
     CALL: ("start_ns", "end_ns", "thread", "name", "correlation"),
     RANGE: ("start_ns", "end_ns", "thread", "name"),
     WAIT: ("source", "target", "record", "wait"),
+    COUNT: ("start_ns", "end_ns", "counter", "value"),
 }
 _WIDE = {"start_ns", "end_ns", "size_bytes", "correlation", "record", "wait"}
 
@@ -159,6 +170,7 @@ class Events:
         self.streams = Codes(self._stream_key)
         self.threads = Codes(self._thread_key)
         self.shapes = Codes(lambda told: Shape(self._file, _read_as(told[0])[1], str(told[1]), *told[2:]))
+        self.counters = Codes(lambda told: (self._file, *told))  # Card and name of each
         self.thread_names: dict[ThreadKey, str] = {}
         self.row_names: dict[StreamKey, str] = {}  # What rows of streams are called
         self.priorities: dict[int, int] = {}  # By stream
@@ -168,6 +180,7 @@ class Events:
         self.are_in_us = True
         self.left_out: Counter[str] = Counter()
         self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
+        self.sample_count = 0  # Of counters
         self.unsaid_count = 0  # Waits of streams that do not say what for
         self.profiler_ns = 0  # What the profiler says that it took itself
         self.said_count = 0  # Events that tell nothing which others do not: names, flows, copies of ranges, waits of the host
@@ -180,7 +193,7 @@ class Events:
     def read(self, path: str | PathLike[str]) -> None:
         """Take a file."""
         file, self._file = EventFile(path, Event, Facts, ROWS), len(self.facts)
-        for codes in (self.streams, self.threads, self.shapes):  # those of another file are others
+        for codes in (self.streams, self.threads, self.shapes, self.counters):  # those of another file are others
             codes.clear()
         before = {role: len(parts) for role, parts in self._parts.items()}
         for events in file.blocks():
@@ -189,7 +202,7 @@ class Events:
         self.cuts.append(file.cut)
         self.event_count += file.event_count + file.damaged_count
         self.damaged_count += file.damaged_count
-        self._set_clock([part for role in (WORK, CALL, RANGE) for part in self._parts[role][before[role] :]])
+        self._set_clock([part for role in (WORK, CALL, RANGE, COUNT) for part in self._parts[role][before[role] :]])
 
     def take(self, role: str) -> Columns:
         """Return the columns of a role, and forget them; times in order, of two that begin at once the longer first."""
@@ -240,7 +253,7 @@ class Events:
 
     def _add_others(self, events: Sequence[Span]) -> list[Span]:
         """Take names, count what says nothing new, and return the spans among them."""
-        spans = []
+        spans, samples = [], []
         for event in events:
             phase = event.ph if isinstance(event, Event) else event.__struct_config__.tag
             if phase == "X":
@@ -248,8 +261,13 @@ class Events:
             elif phase in {"M", "s", "t", "f"}:
                 self.said_count += 1
                 self._add_thread_name(event)
+            elif phase == "C" and _is_sample(event):
+                samples.append(event)
             else:
                 self._leave_out([event])
+        if samples:
+            self.sample_count += len(samples)
+            self._add_spans(samples, COUNT)
         return spans
 
     def _leave_out(self, events: Sequence[Span]) -> None:
@@ -272,6 +290,9 @@ class Events:
             columns: Columns = {"start_ns": start_ns, "end_ns": start_ns + lasts_ns}
             if role == WORK:
                 columns |= self._work(events)
+            elif role == COUNT:
+                told = [(_number_of(str(one.pid).removesuffix(" Counters")), _counter_name(str(one.name))) for one in events]
+                columns |= {"counter": self.counters.of(told), "value": np.array([one.args.value for one in events], float)}
             else:
                 columns |= {"thread": self.threads.of(map(_THREAD, events)), "name": self.names.of(map(_NAME, events))}
             if role == CALL:
@@ -326,6 +347,18 @@ class Events:
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
         number = int(context) if isinstance(context, str) and context.isdecimal() else context
         return StreamKey(self._file, max(_number_of(device), 0), whole_number(number), stream)
+
+
+def _is_sample(event: Span) -> bool:
+    """Tell whether a row is a sample of a card's counter: of those that PyTorch writes since 2026."""
+    return _CARD.fullmatch(str(event.pid)) is not None and isinstance(event.args.value, int | float)
+
+
+@lru_cache(1_024)
+def _counter_name(text: str) -> str:
+    """Return what a counter is called here, with its unit where it is a share of a peak."""
+    base, shares = _PEAK.subn("", text)
+    return _COUNTED.get(base, re.sub(r"\W+", "_", base.lower())) + "_percent" if shares else cut_text(text)
 
 
 @lru_cache(1_024)

@@ -131,9 +131,10 @@ class Recorder:
             self.in_flight.add_lane(recorded)
         return recorded
 
-    def add_counter_lane(self, name: str) -> int:
-        """Return the index of a lane for counters of the device."""
-        return self._tables.lanes.add(Lane(name=name, device=self._backend.device.ordinal, kind=LaneKind.HOST))
+    def add_counter_lane(self, told_by: str) -> int:
+        """Return the index of a lane for counters of the device, of which this is who counts."""
+        ordinal = self._backend.device.ordinal
+        return self._tables.lanes.add(Lane(name=f"counters of GPU {ordinal}: {told_by}", device=ordinal, kind=LaneKind.HOST))
 
     def add_samples(self, lane: int, columns: Sequence[tuple[str, Int64Array, FloatArray]]) -> None:
         """Take samples of a lane's quantities: name, times of the host, values; shape (n,) each, one at least."""

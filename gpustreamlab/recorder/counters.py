@@ -34,7 +34,8 @@ class CounterSampler:
 
     def __init__(self, recorder: Recorder, source: CounterSource) -> None:
         self._recorder, self._source = recorder, source
-        self._lane = recorder.add_counter_lane(f"counters: {source.description}")
+        self.period_ns = round(source.period_s * 1e9)
+        self._lane = recorder.add_counter_lane(source.description)
         self._lock = process_lock()
         self._is_closed = False
         self.problem = ""  # What ended it before its time

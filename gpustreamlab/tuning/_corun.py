@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gpustreamlab.analysis import memory_bytes_per_s
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
-from gpustreamlab.analysis._scale import format_ns
+from gpustreamlab.analysis._scale import format_ns, rate_text
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import Layout, check_name
 from gpustreamlab.tuning._measure import (
     AHEAD,
     AHEAD_NS,
+    MOST_CALLS,
     Calls,
     Rig,
     Task,
@@ -42,7 +45,6 @@ STARVED_TURNS = 4
 """A task that was called this many times as often as it had to be keeps another one from running: that one is not awaited."""
 LEAST_NS = 4_000_000
 """On a GPU, calls are made until they have taken this long at least: those of short tasks more often than was asked for."""
-MOST_CALLS = 20_000  # Calls of a short task beside a long one, at most
 
 
 class Place(NamedTuple):
@@ -73,6 +75,13 @@ class TaskTimes:
     """Alone on the whole card; shape (n_calls,), int64."""
     alone_there_ns: Int64Array
     """Alone where it runs beside the others: on its partition; shape (n_calls,), int64."""
+    memory_bytes: float = math.nan
+    """What a call reads and writes in the card's memory, counted alone, in bytes; NaN where nothing counted it."""
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """What it draws from the card's memory alone on the whole card, on average; NaN where nothing counted it."""
+        return self.memory_bytes * 1e9 / float(np.mean(self.alone_ns))
 
     @property
     def slowdown(self) -> float:
@@ -103,6 +112,8 @@ class Corun(Reported):
     """The tasks."""
     makespan_ns: Int64Array
     """From the start of the first to the end of the last, when each is called once; shape (n_rounds,), int64, in ns."""
+    memory_bytes_per_s: float = math.nan
+    """What all draw from the card's memory beside each other, on average; NaN where nothing counted it."""
     notes: tuple[str, ...] = ()
     """What may be wrong with it, one sentence each."""
 
@@ -167,10 +178,14 @@ class Corun(Reported):
             rows.append([one.name, f"{one.sm_count:,}", alone, there, together, f"{one.slowdown:.2f}", *tail])
         caption = "A call, from the end of the one before it to its own (medians)"
         low, high = interval(self.makespan_ns)
+        rates = [(f"{one.name} alone", one.memory_bytes_per_s) for one in self.tasks]
+        rates.append(("all beside each other", self.memory_bytes_per_s))
+        drawn = ", ".join(f"{who} {rate_text(rate)}" for who, rate in rates if rate >= 0)
         notes = (
             "Together: in steady state, short tasks are called again until the longest has ended.",
             f"Each called once: {format_ns(float(np.median(self.makespan_ns)))} ({format_ns(low)} to "
             f"{format_ns(high)}) from the first start to the last end; one after the other {format_ns(self.serial_ns)}.",
+            *([f"Drawn from the card's memory, as it counted: {drawn}."] if drawn else []),
             *self.notes,
         )
         table = ReportTable(caption=caption, rows=rows, has_row_heads=True)
@@ -186,11 +201,12 @@ class Bencher:
         self._repeats = max(repeats, FEWEST_CALLS)
         self._alone: dict[tuple[str, int], Calls] = {}
         self._call_ns: dict[str, float] = {}
-        self._scale = 1
+        self._least_ns = LEAST_NS
 
     def measure(self, place: Place, *, scale: int = 1, with_there: bool = True) -> Corun:
         """Measure the tasks beside each other; `scale` times as many calls as otherwise."""
-        repeats, self._scale = self._repeats * scale, scale
+        repeats = self._repeats * scale
+        self._least_ns = max(LEAST_NS * scale, self._rig.counted_ns if with_there else 0)
         alone = [self.alone(task, Place(), repeats) for task in self._tasks]
         before = self._rig.lab._backend.read_clocks()
         there = [
@@ -201,6 +217,7 @@ class Bencher:
         pairs = list(zip(self._tasks, streams, strict=True))
         self._drive(pairs, [AHEAD] * len(pairs))  # warm
         together = self._drive(pairs, self._counts(alone, repeats))
+        drawn = memory_bytes_per_s(self._rig.session.trace, *(np.array([edge]) for edge in _all_ran(together)))
         makespans = [self._makespan(pairs) for _ in range(max(3, repeats // 4))]
         for calls, (task, stream) in zip(together, pairs, strict=True):
             require_work(calls, task, stream.name)
@@ -215,10 +232,12 @@ class Bencher:
                     together_ns=_within_all(calls, together),
                     alone_ns=by.period_ns,
                     alone_there_ns=where.period_ns,
+                    memory_bytes=by.memory_bytes,
                 )
                 for (task, stream), calls, by, where in zip(pairs, together, alone, there, strict=True)
             ),
             makespan_ns=np.array(makespans, np.int64),
+            memory_bytes_per_s=drawn,
             notes=(*notes, *clock_notes(before, self._rig.lab._backend.read_clocks())),
         )
 
@@ -272,7 +291,7 @@ class Bencher:
         """Return how often a task is called that takes so long."""
         if self._rig.lab.device.simulated:
             return repeats
-        return max(repeats, int(np.ceil(self._scale * LEAST_NS / max(call_ns, LEAST_NS / MOST_CALLS))))
+        return max(repeats, min(MOST_CALLS, int(np.ceil(self._least_ns / max(call_ns, 1)))))
 
     def _streams(self, place: Place) -> tuple[list[Any], Layout | None]:
         """Return the stream of each task in a place, which is made if need be."""
@@ -299,7 +318,9 @@ class Bencher:
     def _counts(self, alone: Sequence[Calls], repeats: int) -> list[int]:
         """Return how often each task is called: the longest as often as asked for, shorter ones for as long as that takes."""
         lengths = np.array([np.median(calls.period_ns) for calls in alone])
-        repeats = self._at_least(repeats, float(lengths.max()))
+        ratio = float(lengths.max() / max(lengths.min(), 1))
+        # What is counted is no reason to call short tasks more often than can be.
+        repeats = max(repeats, min(self._at_least(repeats, float(lengths.max())), int(MOST_CALLS / ratio) - 2))
         counts = np.ceil((repeats + 1) * lengths.max() / np.maximum(lengths, 1)).astype(int)
         if counts.max() > MOST_CALLS:
             short, long = self._tasks[int(counts.argmax())].name, self._tasks[int(counts.argmin())].name
@@ -328,8 +349,13 @@ def _within_all(calls: Calls, together: Sequence[Calls]) -> Int64Array:
 
 def _inside(calls: Calls, together: Sequence[Calls]) -> BoolArray:
     """Tell which periods lie in the time in which all tasks ran; shape (n_calls - 1,)."""
-    begin_ns, end_ns = max(int(one.start_ns[0]) for one in together), min(int(one.end_ns[-1]) for one in together)
+    begin_ns, end_ns = _all_ran(together)
     return (calls.end_ns[:-1] >= begin_ns) & (calls.end_ns[1:] <= end_ns)
+
+
+def _all_ran(together: Sequence[Calls]) -> tuple[int, int]:
+    """Return from when until when all tasks ran, in ns."""
+    return max(int(one.start_ns[0]) for one in together), min(int(one.end_ns[-1]) for one in together)
 
 
 def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Task]:

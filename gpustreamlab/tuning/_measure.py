@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpustreamlab.analysis import memory_bytes_per_s
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
-from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.analysis._scale import count_text, format_ns, rate_text
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import BENCH, DEVICE_WORK, SPAN_KINDS, ClockRates, Trace
 from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array, SpanKind
@@ -26,6 +28,8 @@ __all__ = ["Measurement", "interval"]
 AHEAD = 4  # How many calls of one task are enqueued ahead of the device at least, so that it need not wait for the host
 AHEAD_NS = 1_000_000  # How much work of one task is, if that takes more calls: meanwhile the host calls the others
 MOST_AHEAD = 64
+MOST_CALLS = 20_000  # Calls of a short task beside a long one, at most
+COUNTED_PERIODS = 4  # Of the card's counters, for which calls are made at least where it is asked what they draw from memory
 GAP_SHARE = 0.1  # A call whose stream stands still for more than this share of its time is said to be bound by the host
 DRIFT_SHARE = 0.05  # Halves of the samples whose medians differ by more are said to drift
 WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
@@ -54,6 +58,9 @@ class Measurement(Reported):
     """``"kernels"``: from the first start to the last end of the work of a call; ``"ranges"``: between two events."""
     launch_count: int = 0
     """Kernels, copies and fills of a call; 0 where they are not known."""
+    memory_bytes: float = math.nan
+    """What a call reads and writes in the card's memory, by the card's counters, in bytes; NaN where they say nothing, as of
+    calls that are over before a GPU has counted."""
     notes: tuple[str, ...] = ()
     """What may be wrong with it, one sentence each."""
 
@@ -66,6 +73,11 @@ class Measurement(Reported):
     def interval_ns(self) -> tuple[float, float]:
         """Where the median lies, by the bootstrap: 95%."""
         return interval(self.samples_ns)
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """What calls draw from the card's memory while their work runs, on average; NaN where nothing counted it."""
+        return self.memory_bytes * 1e9 / float(np.mean(self.busy_ns))
 
     def percentile_ns(self, share: float) -> float:
         """Return the time that a share of the calls (0 to 1) does not exceed, in ns: that of one of them."""
@@ -92,9 +104,10 @@ class Measurement(Reported):
         ]
         by = "by its kernels" if self.by == "kernels" else "by events around it"
         how = f"Timed {by}, from the first start to the last end of a call's work, on {self.device}."
-        return Report(
-            title="Measured:", line=self._line(), tables=(ReportTable(caption="One call", rows=rows),), notes=(how, *self.notes)
-        )
+        drawn = rate_text(self.memory_bytes_per_s)
+        told = [f"Drawn from the card's memory while its work runs, as the card counted: {drawn}."] if drawn else []
+        notes = (how, *told, *self.notes)
+        return Report(title="Measured:", line=self._line(), tables=(ReportTable(caption="One call", rows=rows),), notes=notes)
 
 
 def quantile_ns(samples_ns: Int64Array, share: float) -> float:
@@ -109,7 +122,11 @@ class Rig:
 
     def __init__(self, lab: Session) -> None:
         self.lab = lab
-        self.session = type(lab)(lab._backend, title="measurements", hazards="off", host=False)
+        counts = True if lab.device.simulated else "auto"  # a simulated device counts where it is told to, and for nothing
+        self.session = type(lab)(lab._backend, title="measurements", hazards="off", host=False, counters=counts)
+        sampler = self.session._counters
+        # A GPU counts some times a second: for so long calls have to go on for it to be told what they draw from memory.
+        self.counted_ns = COUNTED_PERIODS * sampler.period_ns if sampler else 0
         self._twins: dict[tuple[str, int], Any] = {}  # Streams of the rig as streams of the user's session, by name and handle
 
     def twin(self, stream: Any) -> Any:
@@ -136,12 +153,18 @@ class Rig:
         finally:
             self.session.close()
 
-    def measure(self, task: Task, stream: Any, *, repeats: int, warmup: int) -> Measurement:
-        """Measure calls of a task on a stream of the rig."""
+    def measure(self, task: Task, stream: Any, *, repeats: int, warmup: int, least_ns: int = 0) -> Measurement:
+        """Measure calls of a task on a stream of the rig, which last for so long in all, if `MOST_CALLS` do."""
+        now = self.lab._backend.host_time_ns
         if warmup:
             drive(self, [(task, stream)], lambda counts: counts[0] < warmup)
         before = self.lab._backend.read_clocks()
-        (calls,) = drive(self, [(task, stream)], lambda counts: counts[0] < repeats)
+        until_ns = now() + least_ns
+        (calls,) = drive(
+            self,
+            [(task, stream)],
+            lambda counts: counts[0] < repeats or (counts[0] < MOST_CALLS and now() < until_ns),
+        )
         after = self.lab._backend.read_clocks()
         require_work(calls, task, stream.name)
         return Measurement(
@@ -152,6 +175,7 @@ class Rig:
             device=self.lab.device.label,
             by="kernels" if calls.has_kernels else "ranges",
             launch_count=calls.launch_count,
+            memory_bytes=calls.memory_bytes,
             notes=(*_notes_of(calls, task), *clock_notes(before, after)),
         )
 
@@ -193,6 +217,7 @@ class Calls:
     waited_count: int
     """Calls behind which the stream had nothing to do any more: the call, or the host, has waited for the device."""
     host_share: float  # Share of the time in which the host made calls; near 1 it never had to wait, and sets the pace
+    memory_bytes: float  # What the card's memory moved for each, if nothing else ran; NaN where that was not counted
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -351,7 +376,19 @@ def _calls_of(trace: Trace, queue: _Queue, host_share: float) -> Calls:
         host_ns=np.array(queue.host_ns, np.int64),
         waited_count=queue.waited_count,
         host_share=host_share,
+        memory_bytes=_memory_bytes(trace, start_ns, end_ns, is_apart=queue.task.setup is not None),
     )
+
+
+def _memory_bytes(trace: Trace, start_ns: Int64Array, end_ns: Int64Array, *, is_apart: bool) -> float:
+    """Return what the card's memory moved for each of some calls: for all of them, or only within each, over their number."""
+    count = len(start_ns)
+    if not count:
+        return math.nan
+    if not is_apart:  # what ran in between is theirs, too
+        start_ns, end_ns = start_ns.min(keepdims=True), end_ns.max(keepdims=True)
+    drawn = memory_bytes_per_s(trace, start_ns, end_ns)
+    return drawn * float((end_ns - start_ns).sum()) / 1e9 / count
 
 
 def require_work(calls: Calls, task: Task, stream: str) -> None:

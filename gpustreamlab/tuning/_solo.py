@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from gpustreamlab.analysis import blocks_that_fit
+from gpustreamlab.analysis import MEMORY_GIVES, blocks_that_fit
 from gpustreamlab.errors import MeasureError, OptionError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.tuning._sweep import Sweep
@@ -129,6 +130,7 @@ class Parts:
     roofs: Mapping[str, tuple[float, float] | None]  # The floor of each, see `_Solo.roof`
     key: list[str | None]  # The sweep of each piece of work; None for none
     scale: FloatArray  # What of the time of a call each is
+    full_ns: Mapping[str, float]  # For how long memory gives all that it can to a call of each sweep, where that was counted
     known: dict[tuple[str, int], float] = field(default_factory=dict)
     """Times of calls by sweep and number of SMs, as they were worked out."""
 
@@ -139,17 +141,17 @@ class Parts:
         if (key, sms) not in self.known:
             self.known[key, sms] = self.solos[key].time_ns(sms)
         alone_ns = self.known[key, sms] * scale
-        roof = self._roof(place)
+        roof, counted_ns = self._roof(place), self.full_ns.get(key, math.nan) * scale
         if roof is None:
-            return Need(alone_ns, alone_ns, 0.0)
+            return Need(alone_ns, alone_ns, min(alone_ns, counted_ns) if counted_ns >= 0 else 0.0)
         slope, floor = roof
         # Above the knee memory sets the time: as it was measured there.
-        full_ns = alone_ns if floor * sms >= slope else floor * scale
+        full_ns = alone_ns if floor * sms >= slope else min(alone_ns, counted_ns) if counted_ns >= 0 else floor * scale
         return Need(alone_ns, min(alone_ns, slope / sms * scale), full_ns)
 
     def draws(self, place: int) -> bool:
         """Tell whether it is known what a kernel draws from memory."""
-        return self._roof(place) is not None
+        return self._roof(place) is not None or cast("str", self.key[place]) in self.full_ns
 
     def _roof(self, place: int) -> tuple[float, float] | None:
         roof = self.roofs[cast("str", self.key[place])]
@@ -214,7 +216,10 @@ def parts_of(trace: Trace, work: Pieces, sweeps: Mapping[str, Sweep]) -> Parts:
     longest = {str(key[place]): place for place in sorted(kernels, key=lambda place: shortest[place])}
     fill = {name: work.blocks[place] / work.fit[place] for name, place in longest.items()}
     solos = {name: _Solo(one, float(fill.get(name, 0))) for name, one in sweeps.items()}
-    return Parts(work, solos, {name: one.roof() for name, one in solos.items()}, key, scale)
+    gives = (trace.metadata.device.memory_bytes_per_s or math.nan) * (1.0 if trace.metadata.simulated else MEMORY_GIVES)
+    full_ns = {name: one.memory_bytes * 1e9 / gives for name, one in sweeps.items()}
+    full_ns = {name: one for name, one in full_ns.items() if one >= 0}
+    return Parts(work, solos, {name: one.roof() for name, one in solos.items()}, key, scale, full_ns)
 
 
 def _range_around(trace: Trace, row: int, sweeps: Mapping[str, Sweep]) -> tuple[int, int]:

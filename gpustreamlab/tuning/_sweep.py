@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
-from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.analysis._scale import count_text, format_ns, rate_text
 from gpustreamlab.draw import Chart, sweep_chart
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import Device, Trace
@@ -90,6 +91,12 @@ class Sweep(Reported):
         return self.fits[0] if self.fits and self.fits[0].median_error <= NO_FIT_ERROR else None
 
     @property
+    def memory_bytes(self) -> float:
+        """What a call reads and writes in the card's memory, the median of what was counted; NaN where nothing counted it."""
+        known = [one.memory_bytes for one in self.points if one.memory_bytes >= 0]
+        return float(np.median(known)) if known else math.nan
+
+    @property
     def knee(self) -> int:
         """The smallest number of SMs whose time is at most 5% above the shortest: more SMs are of little use to it alone."""
         times = self.median_ns
@@ -115,7 +122,7 @@ class Sweep(Reported):
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One row for each size: SMs, median, interval, calls, speed against the smallest size."""
+        """One row for each size: SMs, median, interval, calls, speed against the smallest size, and what memory moved."""
         first = self.points[0]
         return [
             {
@@ -125,6 +132,7 @@ class Sweep(Reported):
                 "high_ns": one.interval_ns[1],
                 "calls": len(one.samples_ns),
                 "speed": first.median_ns / one.median_ns,
+                "memory_bytes_per_s": one.memory_bytes_per_s,
             }
             for one in self.points
         ]
@@ -154,13 +162,14 @@ class Sweep(Reported):
         )
 
     def _report(self) -> Report:
-        rows = [["SMs", "median", "95% interval", "speed"]]
+        rows = [["SMs", "median", "95% interval", "speed", "memory"]]
         rows += [
             [
                 f"{row['sm_count']:,}",
                 format_ns(row["median_ns"]),
                 f"{format_ns(row['low_ns'])} to {format_ns(row['high_ns'])}",
                 f"{row['speed']:.2f}",
+                rate_text(row["memory_bytes_per_s"]),
             ]
             for row in self.table
         ]
@@ -181,12 +190,15 @@ class Sweep(Reported):
         return Report(title="Sweep:", line=self._line(), tables=tuple(tables), notes=tuple(notes))
 
 
-def measure_size(rig: Rig, task: Task, size: int, *, repeats: int, warmup: int) -> Measurement:
-    """Measure calls of a task on so many SMs."""
+def measure_size(rig: Rig, task: Task, size: int, *, repeats: int, warmup: int, is_counted: bool) -> Measurement:
+    """Measure calls of a task on so many SMs, where it is counted what they draw from memory for long enough for that."""
+    least_ns = rig.counted_ns if is_counted else 0
     if size == rig.lab.device.sm_count:
-        return rig.measure(task, rig.session.stream("whole-card"), repeats=repeats, warmup=warmup)
-    rig.session.partition({PART: size})
-    return rig.measure(task, rig.session.stream(PART, partition=PART), repeats=repeats, warmup=warmup)
+        stream = rig.session.stream("whole-card")
+    else:
+        rig.session.partition({PART: size})
+        stream = rig.session.stream(PART, partition=PART)
+    return rig.measure(task, stream, repeats=repeats, warmup=warmup, least_ns=least_ns)
 
 
 def read_sizes(device: Device, sms: str | Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.analysis import counter_means
 from gpustreamlab.backends.cuda._counters import open_counters
+from gpustreamlab.typing import Cause, Certainty
 
 torch = pytest.importorskip("torch")
 
@@ -102,3 +103,63 @@ def test_counting_loses_no_kernels():
         trace = lab.trace
     assert trace.metadata.dropped_spans == 0
     assert len(trace.where(kind="kernel")) >= 20_000
+
+
+def slowed(load, parts=None, seconds=0.6):
+    """Run a load on two streams at once, then on one of them, each for a time; return what slowed its kernels down."""
+    with Session("cuda", counters=True, hazards="off") as lab:
+        if parts:
+            lab.partition(parts)
+        for name in "ab":
+            lab.stream(name, partition=name if parts else None)
+            with lab.on(name, "warm"):
+                load(name)
+        lab.synchronize()
+        for names in ("ab", "b"):
+            until_s = time.perf_counter() + seconds
+            while time.perf_counter() < until_s:
+                for _ in range(8):
+                    for name in names:
+                        with lab.on(name, "together" if len(names) > 1 else "alone"):
+                            load(name)
+                lab.synchronize()
+        found = [one for one in lab.explain().findings if one.code is Cause.SLOWED_DOWN]
+        print([(one.certainty, one.text) for one in found], lab.trace.utilization().counted_means)
+    return found
+
+
+def test_two_streaming_kernels_are_measured_to_share_the_memory():
+    source = {name: torch.empty(1 << 28, dtype=torch.float32, device="cuda") for name in "ab"}
+    target = {name: torch.empty_like(one) for name, one in source.items()}
+    found = slowed(lambda name: torch.add(source[name], 1, out=target[name]), {"a": 64, "b": "rest"})
+    assert found
+    assert Certainty.MEASURED in {one.certainty for one in found}
+    assert any("they share the memory's bandwidth" in one.text for one in found)
+
+
+def test_two_products_are_measured_to_share_the_sms():
+    x = {name: torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for name in "ab"}
+    y = {name: torch.empty_like(one) for name, one in x.items()}
+    found = slowed(lambda name: torch.matmul(x[name], x[name], out=y[name]))
+    assert not any("they share the memory's bandwidth" in one.text for one in found)
+    assert all(one.certainty is Certainty.MEASURED for one in found if "they share the SMs" in one.text)
+    assert any("they share the SMs" in one.text for one in found)
+
+
+def test_what_a_call_moves_is_counted_by_sweeps_and_coruns_and_what_if_shares_it():
+    x = torch.empty(1 << 28, dtype=torch.float32, device="cuda")
+    y = torch.empty_like(x)
+    moved = 2 * x.nbytes
+    with Session("cuda", hazards="off") as lab:
+
+        def add():
+            torch.add(x, 1, out=y)
+
+        swept = lab.bench.sweep(add, sms=[64, lab.device.sm_count])
+        both = lab.bench.corun({"one": add, "two": add})
+    print(
+        "sweep", swept.memory_bytes / moved, "corun", both["one"].memory_bytes / moved, both.memory_bytes_per_s / 1e12, "TB/s"
+    )
+    assert swept.memory_bytes == pytest.approx(moved, rel=0.1)
+    assert both["one"].memory_bytes == pytest.approx(moved, rel=0.1)
+    assert both.memory_bytes_per_s > 0.75 * lab.device.memory_bytes_per_s

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
 
 PERIOD_NS = 20_000  # As fine as hardware samples at best
+MOST_PERIODS = 50  # How many of them become one piece where nothing changes
 _LINKS = {HOST_TO_DEVICE: ("pcie_rx_bytes_per_s",), DEVICE_TO_HOST: ("pcie_tx_bytes_per_s",), PEER: ("nvlink_tx_bytes_per_s",)}
 _USUAL = (
     "sm_active_percent", "sm_occupancy_percent", "dram_active_percent",
@@ -62,13 +63,15 @@ class SimCounters:
         """Take that the device went on as it is until then."""
         rates = self._rates()
         while self._now_ns < until_ns:
-            end_ns = min(until_ns, self._begin_ns + self._period_ns)
+            # While all stays the same, pieces are longer; while nothing happens, one is for all of that.
+            period_ns = self._period_ns
+            most = (until_ns - self._begin_ns) // period_ns if self._now_ns == self._begin_ns else 1
+            count = max(1, min(most, MOST_PERIODS) if rates else most)
+            end_ns = min(until_ns, self._begin_ns + count * period_ns)
             for name, rate in rates.items():
                 self._sums[name] += rate * (end_ns - self._now_ns)
             self._now_ns = end_ns
-            if end_ns == self._begin_ns + self._period_ns:
-                if not rates and not self._sums:  # nothing happens: one piece for all of that
-                    self._now_ns = max(end_ns, until_ns)
+            if end_ns == self._begin_ns + count * period_ns:
                 self._close_piece()
 
     def _close_piece(self) -> None:

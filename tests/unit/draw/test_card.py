@@ -227,13 +227,13 @@ def test_counters_that_are_no_memory_are_rows_of_the_card_and_hold_their_values(
     trace = replace(make_kernel_trace(spans, lanes=lanes), counters=counters)
     scene = plan_scene(trace)
     (row,) = (row for row in scene.card_rows if row.kind == "counter")
-    assert (row.label, row.most) == ("power (W)", 300)
+    assert (row.label, row.most) == ("power, to 300 W", 300)
     assert row.bottom <= scene.head_px
     (layer,) = card_layers(trace, scene, row, {}, np.array([0, 10, 20, 40.0]) * MS)
     assert layer.mean.tolist() == pytest.approx([100, 300, 250])
     # THEN the picture has it, and the memory of streams stays folded
     picture = timeline_svg(trace)
-    assert "power (W)" in picture
+    assert "power, to 300 W" in picture
     assert "pool" not in picture
 
 

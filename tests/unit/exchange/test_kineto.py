@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import counted_rows
+from gpustreamlab.analysis import counted_rows, counter_means
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
@@ -317,3 +317,32 @@ def test_a_bad_file_says_what_it_is(tmp_path, content, told):
     path.write_bytes(content)
     with pytest.raises(TraceFileError, match=told):
         gsl.load_trace(path, "kineto")
+
+
+@pytest.mark.parametrize("word", ["SM Active (%)", "sm__cycles_active.avg.pct_of_peak_sustained_elapsed"])
+def test_samples_of_the_card_s_counters_are_counters(load, word):
+    """As torch writes them since 2026, and as Kineto does: rows of a process of their own, of a series without a name."""
+
+    def sample(ts, name, value, card=0):
+        row = {"ph": "C", "name": name, "pid": f"GPU {card} Counters", "ts": ts, "args": {"": value}}
+        return row | ({"cat": "hardware_counters", "tid": 0} if "__" in word else {})
+
+    events = [
+        *launched(20, 50, 10, correlation=1, stream=7, name="gemm"),
+        *(sample(20 + 10 * place, word, 90.5 + place) for place in range(6)),
+        *(sample(20 + 10 * place, "DRAM BW (%)", 40) for place in range(6)),
+        sample(30, "l1tex__data_bank_reads.sum", 7),
+        {"ph": "C", "name": "of the host", "pid": 100, "ts": 20, "args": {"bytes": 3}},
+    ]
+    trace = load(events)
+    counters = trace.counters
+    assert counters.names == ("sm_active_percent", "dram_active_percent", "l1tex__data_bank_reads.sum")
+    own = counters.name == 0
+    assert counters.value[own].tolist() == [90.5, 91.5, 92.5, 93.5, 94.5, 95.5]
+    (kernel,) = rows(trace, "kernel")
+    assert counters.time_ns[own][0] == trace.start_ns[kernel], "on the clock of the kernels"
+    assert {trace.lanes[lane].name for lane in counters.lane.tolist()} == {"counters of GPU 0"}
+    means = counter_means(trace, trace.start_ns[[kernel]], trace.end_ns[[kernel]])
+    assert means["dram_active_percent"] == 40
+    assert means["sm_active_percent"] == pytest.approx(92.5)
+    assert "13 samples of counters" in trace.metadata.imported
