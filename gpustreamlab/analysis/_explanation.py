@@ -121,7 +121,7 @@ def joined(findings: Sequence[Finding]) -> Finding:
 
 def told_columns(finding: Finding) -> list[str]:
     """Write why, which work, and what changing it saves."""
-    likely = " (likely)" if finding.certainty is Certainty.LIKELY else ""
+    likely = f" ({finding.certainty})" if finding.certainty in (Certainty.LIKELY, Certainty.MEASURED) else ""
     stream, other = (display_name(name, _NAME_WIDTH) for name in (finding.stream, finding.other or "others"))
     which = f"{stream}, while {other} ran"
     if finding.code is Cause.SAME_LANE:

@@ -157,7 +157,7 @@ def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any
         own_text, own_fix = finding.other is not None or finding.step < 0, first[1] == finding.fix
         texts += [(text if own_text else finding.text, fix if own_fix else finding.fix) for text, fix in others]
     pieces = [_piece_entry(drawn, part, finding, place, words) for place, words in enumerate(texts)]
-    likely = ", likely" if finding.certainty is Certainty.LIKELY else ""
+    likely = f", {finding.certainty}" if finding.certainty in (Certainty.LIKELY, Certainty.MEASURED) else ""
     return {
         "head": f"{part.label}{CAUSE_TITLES[finding.code]}",
         "code": f"{finding.code}{likely}",
