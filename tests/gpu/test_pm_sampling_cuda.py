@@ -56,7 +56,7 @@ def test_a_copy_within_the_card_is_counted_as_what_it_moves():
     print("copy", means, rate * 2 * (1 << 30) / 1e12, "TB/s")
     assert means["dram_bytes_per_s"] == pytest.approx(rate * 2 * (1 << 30), rel=0.05)
     assert means["dram_active_percent"] > 75
-    assert "counters: CUPTI PM sampling" in [lane.name for lane in trace.lanes]
+    assert "counters of GPU 0: CUPTI PM sampling" in [lane.name for lane in trace.lanes]
 
 
 def test_samples_follow_each_other_at_the_pace_that_was_asked_for():
@@ -133,5 +133,5 @@ def test_it_goes_beside_the_counters_that_are_always_there():
             time.sleep(0.5)
         time.sleep(0.3)
     lanes = {lab.trace.lanes[code].name for code in np.unique(lab.trace.counters.lane)}
-    assert "counters: CUPTI PM sampling" in lanes
-    assert any(name.startswith("counters: NVML") for name in lanes)
+    assert "counters of GPU 0: CUPTI PM sampling" in lanes
+    assert any(name.startswith("counters of GPU 0: NVML") for name in lanes)

@@ -32,8 +32,9 @@ class SimCounters:
     description = "the simulated device's model"
     period_s = 0.0
 
-    def __init__(self, driver: SimDriver, counters: Sequence[str] = _USUAL, period_ns: int = PERIOD_NS) -> None:
-        self._driver, self._period_ns = driver, period_ns
+    def __init__(self, driver: SimDriver, counters: Sequence[str] = _USUAL, period_ns: int | None = None) -> None:
+        self._driver, self._period_ns = driver, period_ns or PERIOD_NS
+        self._most_periods = 1 if period_ns else MOST_PERIODS  # a pace that was asked for is kept
         self._counters = [name for name in counters if name in _MODELLED]
         self.left_out = {name: "the simulated device does not model it" for name in counters if name not in _MODELLED}
         self._readings: list[CounterReading] = []
@@ -66,7 +67,7 @@ class SimCounters:
             # While all stays the same, pieces are longer; while nothing happens, one is for all of that.
             period_ns = self._period_ns
             most = (until_ns - self._begin_ns) // period_ns if self._now_ns == self._begin_ns else 1
-            count = max(1, min(most, MOST_PERIODS) if rates else most)
+            count = max(1, min(most, self._most_periods) if rates else most)
             end_ns = min(until_ns, self._begin_ns + count * period_ns)
             for name, rate in rates.items():
                 self._sums[name] += rate * (end_ns - self._now_ns)
