@@ -32,7 +32,7 @@ def test_a_program_of_a_library_gives_the_same_and_is_not_slower(name):
     print(f"\n== {name} ==\n{found}", flush=True)
 
     scope: dict[str, Any] = {}
-    exec(found.source.replace("@real\n", ""), scope)  # noqa: S102 - as its user would paste it
+    exec(found.source.replace("@real\n", ""), scope)
     before, after = on_host(REAL[name]()()), on_host(scope[name]()())
     assert len(before) == len(after)
     assert all(one.dtype == other.dtype and one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))
