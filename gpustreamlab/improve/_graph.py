@@ -14,7 +14,7 @@ from gpustreamlab.analysis._advice import GRAPH_CALL_NS, GRAPH_NODE_NS
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
 from gpustreamlab.improve._draft import parsed
-from gpustreamlab.improve._facts import Facts, is_reading, root_of, selection
+from gpustreamlab.improve._facts import Facts, is_reading, names_bound, root_of, selection
 from gpustreamlab.improve._run import host_ranges, parts_of_statement
 from gpustreamlab.improve._waits import Editor, Variant
 
@@ -49,14 +49,15 @@ def _stream_of(facts: Facts, inside: Sequence[int]) -> str | None:
     works = [work for work, site in zip(facts.run.program.works, facts.site_of, strict=True) if site in inside]
     moves = any(work.kind in (UPLOAD, DOWNLOAD) for work in works)
     is_one = len({work.lane for work in works}) == 1
-    return facts.text_of_lane(works[0].lane) if is_one and not moves and not {*inside} & facts.waiting.keys() else None
+    last = max((number for number, call in enumerate(facts.run.program.calls) if call.works), default=0)
+    waits = any(number < last for one in inside for number in facts.waiting.get(one, ()))  # behind the last it is not its own
+    return facts.text_of_lane(works[0].lane) if is_one and not moves and not waits else None
 
 
 def _is_capturable(facts: Facts, inside: Sequence[int]) -> bool:
     """Tell whether a graph does the same each time: no variable goes from turn to turn, and nothing of the host is called."""
     statements = [facts.statements[one] for one in inside]
-    bound = {part.id for one in statements for part in ast.walk(one) if _is_stored(part) and not isinstance(one, ast.AugAssign)}
-    seen = set[str]()
+    bound, seen = set[str]().union(*map(_bound_by, statements)), set[str]()
     for place, one in zip(inside, statements, strict=True):
         values = facts.look.kinds[place]
         parts = [*parts_of_statement(one)]
@@ -67,12 +68,14 @@ def _is_capturable(facts: Facts, inside: Sequence[int]) -> bool:
             return False
         if not all(_is_of_device(facts, call, values) for call in calls) or not _writes_the_device(one, values):
             return False
-        seen |= {part.id for part in ast.walk(one) if _is_stored(part)} if not isinstance(one, ast.AugAssign) else set()
+        seen |= _bound_by(one)
     return True
 
 
-def _is_stored(part: ast.AST) -> bool:
-    return isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+def _bound_by(one: ast.stmt) -> set[str]:
+    """Return the variables that a statement itself gives another value; an array that it adds to stays the same one."""
+    target = [one.target] if isinstance(one, ast.For) else one.targets if isinstance(one, ast.Assign) else []
+    return set().union(*map(names_bound, target))
 
 
 def _is_of_device(facts: Facts, call: ast.Call, values: dict[str, Any]) -> bool:
@@ -95,7 +98,8 @@ def _writes_the_device(one: ast.stmt, values: dict[str, Any]) -> bool:
         case ast.AugAssign(target=target):
             return is_array(values.get(root_of(target)))
         case ast.Assign(targets=targets):
-            return all(isinstance(part, (ast.Name, ast.Tuple)) or is_array(values.get(root_of(part))) for part in targets)
+            parts = [part for one in targets for part in (one.elts if isinstance(one, ast.Tuple) else [one])]
+            return all(isinstance(part, ast.Name) or is_array(values.get(root_of(part))) for part in parts)
     return True
 
 
@@ -106,7 +110,10 @@ def _as_graph(facts: Facts, place: int, given: Sequence[ast.expr], stream: str) 
     first = inside[1]
     count = sum(1 for at, _ in facts.look.times if at == first)
     nodes = sum(site in inside for site in facts.site_of) // max(1, count)
-    is_plain = len(given) == 1 and isinstance(given[0], ast.Constant)
+    item = one.target.id
+    others = {name for at, other in enumerate(facts.statements) if at not in inside for name in _names(other)}
+    is_inside = facts.draft.definition is not None and item not in others  # nobody looks at which turn was the last
+    is_plain = len(given) == 1 and isinstance(given[0], ast.Constant) and is_inside
     each = min(
         (turns for turns in range(1, count + 1) if count % turns == 0 and (is_plain or turns == 1)),
         key=lambda turns: turns * nodes * LAUNCH_NS + count // turns * GRAPH_CALL_NS,
@@ -117,7 +124,6 @@ def _as_graph(facts: Facts, place: int, given: Sequence[ast.expr], stream: str) 
         one.body if each == 1 else [ast.For(one.target, ast.parse(f"range({each})", mode="eval").body, one.body, [])]
     )
     launches = f"range({count // each})" if is_plain else ast.unparse(one.iter)
-    item = one.target.id
     after = parsed(f'for {item} in {launches}:\n    with {lab}.on({stream}, "turns"):\n        {name}.launch()\n{name}.close()')
     editor.replace(place, [*before, *after])
     title = f"{'each turn is' if each == 1 else f'{each} turns are'} launched as one CUDA graph"

@@ -70,6 +70,14 @@ def test_what_is_another_in_each_turn_is_not_replayed(lab, lines):
     assert not any("CUDA graph" in one.title for one in found.left)
 
 
+def test_of_text_the_number_of_the_last_turn_stays(lab):
+    text = "for k in range(60):\n    with lab.on('a'):\n" + "        x += 1\n        x *= 0.5\n" * 3
+    found = lab.improve(text, seconds=LONG, namespace=stay(lab))
+
+    assert 'for k in range(60):\n    with lab.on(lab.stream("a"), "turns"):\n        turns.launch()' in found.source
+    assert found.speedup > 1.5
+
+
 def test_a_graph_of_a_stream_leaves_variables_as_they_were_until_it_is_launched(lab):
     x = lab.xp.ones(4)
     stream = lab.stream("a")
