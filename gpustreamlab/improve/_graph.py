@@ -134,11 +134,12 @@ def _predicted(run: Run, turns: int) -> Run | None:
     """Launch turns as graphs; the host pays for the capture of the first before."""
     changed = changes.repeats_as_graph(run, GRAPH_CALL_NS, GRAPH_NODE_NS, turns)
     calls = [] if changed is None else [*changed.program.calls]
-    first = next((number for number, call in enumerate(calls) if len(call.works) > 1), None)
-    if changed is None or first is None:
+    graphs = [number for number, call in enumerate(calls) if len(call.works) > 1]
+    if changed is None or len(graphs) < 2:
         return None
+    first, second = graphs[:2]
     captured = {*calls[first].works}
     capture_ns = sum(call.gap_ns + call.cost_ns for call in run.program.calls if captured & {*call.works})
     made_ns = capture_ns + INSTANTIATE_NS + INSTANTIATE_NODE_NS * len(captured)
-    calls[first] = calls[first]._replace(gap_ns=calls[first].gap_ns + made_ns)
+    calls[second] = calls[second]._replace(gap_ns=calls[second].gap_ns + made_ns)  # a run's time begins with its first work
     return changed.with_program(calls=tuple(calls))
