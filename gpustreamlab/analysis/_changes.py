@@ -484,13 +484,16 @@ def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
     return _in_graphs(run, range(len(run.program.works)), frozenset(), call_ns, node_ns)
 
 
-def repeats_as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
-    """Launch turns of a loop as a graph: only where each uses the memory of the one before, as a graph keeps its addresses."""
+def repeats_as_graph(run: Run, call_ns: int, node_ns: int, turns: int | None = None) -> Run | None:
+    """Launch turns of a loop as a graph: only where each uses the memory of the one before, as a graph keeps its addresses.
+
+    So many turns at once; as many as make a graph of some size, if None.
+    """
     found = _repeats(run)
     if found is None:
         return None
     begin, end, period = found
-    cuts = frozenset(range(begin, end, period * max(1, MOST_NODES // period)))
+    cuts = frozenset(range(begin, end, period * (turns or max(1, MOST_NODES // period))))
     return _in_graphs(run, range(begin, end), cuts, call_ns, node_ns)
 
 

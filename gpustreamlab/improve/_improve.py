@@ -23,7 +23,7 @@ from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.errors import OptionError, ProgramError
-from gpustreamlab.improve import _loops, _torch, _waits
+from gpustreamlab.improve import _graph, _loops, _torch, _waits
 from gpustreamlab.improve._draft import Draft, forwarded, read_draft
 from gpustreamlab.improve._facts import Facts
 from gpustreamlab.improve._run import Look, Outcome, Runner, refused
@@ -41,6 +41,8 @@ LEAST_SHARE = 0.01
 BLOCKS = 7
 """How often the old and the new program are run in turn, on a card; on the simulated device each run takes the same."""
 MOST_KEPT = 8
+SMALL_BYTES = 1 << 18
+"""So much more memory of the device is no matter, however little the program took."""
 MAKERS: tuple[Callable[[Facts], Iterator[Variant]], ...] = (
     _waits.unread_values,
     _waits.late_values,
@@ -57,6 +59,7 @@ MAKERS: tuple[Callable[[Facts], Iterator[Variant]], ...] = (
     _loops.streams_before,
     _loops.in_turn,
     _loops.whole_card,
+    _graph.replayed,
 )
 """What makes variants, what is simplest first."""
 
@@ -389,7 +392,7 @@ class _Search:
         race = outcome.new_hazard(self._base)
         if race:
             return f"a race is new: {race}"
-        if outcome.device_bytes > self._memory * max(1, self._base.device_bytes):
+        if outcome.device_bytes > max(self._memory * self._base.device_bytes, self._base.device_bytes + SMALL_BYTES):
             return f"it takes {outcome.device_bytes / max(1, self._base.device_bytes):.1f} times as much memory"
         return ""
 

@@ -419,4 +419,5 @@ def host_ranges(value: Any) -> set[tuple[int, int]]:
 
 def is_host_tensor(value: Any) -> bool:
     """Tell whether a value is a tensor in memory of the host."""
-    return is_array(value) and hasattr(value, "untyped_storage") and value.device.type == "cpu"
+    is_tensor = is_array(value) and hasattr(value, "untyped_storage") and value.device.type == "cpu"
+    return is_tensor and str(getattr(value, "layout", "torch.strided")) == "torch.strided"  # a sparse one has no storage

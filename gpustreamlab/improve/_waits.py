@@ -221,7 +221,8 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
     streams, into = dict[tuple[int | None, str], int](), ""
     for place in sorted(found):
         unit = facts.unit_of(place)
-        stream = facts.stream_text(unit) or _stream_of_cupy(facts)
+        own = facts.stream_text(unit)
+        stream = own or _stream_of_cupy(facts)
         if stream is None or not is_untouched(facts, place) or not _can_go_on(facts, place):
             continue
         call = _blocking_get(facts, place, editor)
@@ -236,8 +237,7 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
             ast.keyword("blocking", ast.Constant(value=False))
         ]
         value = call.func.value if isinstance(call.func, ast.Attribute) else call
-        is_held = isinstance(value, ast.Name) and facts.stream_text(unit) is not None
-        if is_held:  # the variable may be bound to another array while the copy goes on
+        if own and isinstance(value, ast.Name):  # which may be bound to another array while the copy goes on
             editor.insert(place, parsed(f"{stream}.hold({value.id})"), behind=True)
         streams.setdefault((facts.loop_of(place), stream), place)
     for (_, stream), place in streams.items():

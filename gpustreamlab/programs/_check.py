@@ -282,7 +282,7 @@ def _on_host(value: Any, depth: int = 0) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     if is_array(value):
-        return value.get() if hasattr(value, "get") else value.detach().cpu().numpy()
+        return value.get() if hasattr(value, "get") else _tensor_on_host(value)
     held = getattr(value, "__dict__", None)
     is_object = isinstance(held, dict) and not isinstance(value, (type, *_CODE)) and next(find_arrays(value), None) is not None
     parts = value if isinstance(value, (list, tuple, Mapping)) else held if is_object else None
@@ -291,6 +291,15 @@ def _on_host(value: Any, depth: int = 0) -> Any:
     if isinstance(parts, Mapping):
         return {key: _on_host(one, depth + 1) for key, one in parts.items()}
     return [_on_host(one, depth + 1) for one in parts]
+
+
+def _tensor_on_host(tensor: Any) -> Any:
+    """Return a tensor as NumPy's array; of a type that NumPy has not, such as bfloat16, its bytes."""
+    host = tensor.detach().cpu()
+    try:
+        return host.numpy()
+    except TypeError:
+        return host.reshape(-1).view(sys.modules["torch"].uint8).numpy()
 
 
 def _same(first: Any, second: Any) -> bool:

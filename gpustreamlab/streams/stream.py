@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from gpustreamlab import adapters
+from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab._util.words import StandsElsewhere
-from gpustreamlab.backends import Backend, ContextSpec, acquire_order_event, release_order_events
+from gpustreamlab.backends import Backend, BackendGraph, ContextSpec, GraphCapture, acquire_order_event, release_order_events
 from gpustreamlab.errors import (
     EventClosedError,
     EventNotRecordedError,
@@ -27,7 +29,7 @@ from gpustreamlab.model import Lane
 from gpustreamlab.recorder import LossReport, RecordedLane, Recorder
 from gpustreamlab.streams.life import SessionLocks, failure_of, raise_first
 
-__all__ = ["Event", "Stream"]
+__all__ = ["Event", "Graph", "Stream"]
 
 _log = logging.getLogger(__name__)
 
@@ -196,6 +198,35 @@ class Stream(ProcessBound, StandsElsewhere):
                 "of the session, or its name."
             )
         other.make_wait(self)
+
+    def graph(self) -> Graph:
+        """Return a CUDA graph: a ``with`` block of it captures what is enqueued on this stream, and runs nothing.
+
+        What the caller's variables hold stays as it was. Streams that wait for this one in the block are captured too, and have
+        to be waited for at its end. Calls that wait for the device cannot be captured, nor can copies of ordinary memory.
+
+        Raises
+        ------
+        StreamClosedError
+            If the stream is closed.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     x = lab.xp.ones(4)
+        ...     with lab.stream("a").graph() as turn, lab.on("a"):
+        ...         x *= 2
+        ...     for _ in range(3):
+        ...         turn.launch()
+        ...     turn.close()
+        ...     x.tolist()
+        [8.0, 8.0, 8.0, 8.0]
+        """
+        self._require_open()
+        frame = sys._getframe(1)
+        names = {**frame.f_globals, **frame.f_locals} if self._backend.device.simulated else {}
+        return Graph(self, [array for value in names.values() for array in find_arrays(value)])
 
     def hold(self, *objects: object) -> None:
         """Keep objects alive until what is enqueued now is done: what the work reads and writes. Nothing waits.
@@ -424,6 +455,60 @@ class Stream(ProcessBound, StandsElsewhere):
             raise StreamClosedError(
                 f"Stream {self.name!r} {self._why_closed}. Make another with lab.stream({self.name!r}) on an open session."
             )
+
+
+class Graph:
+    """Work that was captured, and runs again with one call. Made by `Stream.graph`."""
+
+    def __init__(self, stream: Stream, unchanged: Sequence[Any]) -> None:
+        self._stream, self._unchanged = stream, unchanged
+        self._capture: GraphCapture | None = None
+        self._graph: BackendGraph | None = None
+
+    def __repr__(self) -> str:
+        return f"<Graph of stream {self._stream.name!r}, {f'{self.node_count} nodes' if self._graph else 'not captured'}>"
+
+    def __enter__(self) -> Graph:
+        self.close()
+        self._capture = self._stream._backend.begin_graph(self._stream._backend_stream, self._unchanged)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        capture, self._capture, self._unchanged = self._capture, None, ()
+        if capture is not None and error is None:
+            self._graph = capture.instantiate()
+        elif capture is not None:
+            capture.abandon()
+
+    @property
+    def node_count(self) -> int:
+        """Kernels, copies and fills that one launch runs."""
+        return self._captured.node_count
+
+    def launch(self) -> None:
+        """Run its work behind what the stream holds now; nothing waits for it.
+
+        Raises
+        ------
+        OptionError
+            If nothing was captured, or it is closed.
+        StreamClosedError
+            If the stream is closed.
+        """
+        self._stream._require_open()
+        self._captured.launch(self._stream._backend_stream)
+
+    def close(self) -> None:
+        """Let go of it, and of what it keeps as soon as no launch is in flight. Idempotent."""
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+
+    @property
+    def _captured(self) -> BackendGraph:
+        if self._graph is None:
+            raise OptionError("This graph holds no work. Capture some: with lab.stream(name).graph() as graph, then launch it.")
+        return self._graph
 
 
 class Event(ProcessBound):

@@ -96,3 +96,46 @@ def test_a_loop_of_torch_that_reads_its_loss_in_each_step_reads_it_behind_the_lo
 
     assert not found or "losses.append(loss.item())" in found.source
     assert np.median(found.after_ns) <= 1.02 * np.median(found.before_ns)
+
+
+def test_a_loop_of_small_launches_is_replayed_as_a_graph(lab):
+    def steps(lab):
+        x, w = lab.xp.ones((64, 64), "float32"), lab.xp.full((64, 64), 0.5, "float32")
+        stream = lab.stream("steps")
+
+        def run():
+            for _ in range(400):
+                with lab.on(stream, "step"):
+                    lab.xp.multiply(x, w, out=x)
+                    lab.xp.add(x, 1, out=x)
+                    lab.xp.sqrt(x, out=x)
+                    lab.xp.subtract(x, w, out=x)
+            return x
+
+        return run
+
+    found = lab.improve(steps, lab, seconds=60)
+
+    print(found)
+    assert "with stream.graph() as turns:" in found.source, str(found)
+    assert found.speedup > 1.5, str(found)
+
+
+def test_a_graph_of_a_stream_computes_anew_with_each_launch(lab):
+    x = lab.xp.ones(4)
+    stream = lab.stream("steps")
+    with lab.on(stream):
+        x += 1
+        x *= 2
+    lab.synchronize()
+    with stream.graph() as graph, lab.on(stream):
+        x += 1
+        x *= 2
+    lab.synchronize()
+    assert graph.node_count == 2
+    assert x.get().tolist() == [4.0] * 4
+    for _ in range(2):
+        graph.launch()
+    lab.synchronize()
+    assert x.get().tolist() == [22.0] * 4
+    graph.close()

@@ -1,0 +1,108 @@
+"""Loops that launch the same on the same memory are replayed as CUDA graphs; what a graph cannot hold stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab.errors import OptionError
+from gpustreamlab.workloads import spin
+
+LONG = 300
+
+
+def steps(lab):
+    """Take many small steps in place: the host cannot launch them as fast as they run."""
+    stream = lab.stream("steps")
+    x, w = lab.xp.ones((16, 16), "f4"), lab.xp.full((16, 16), 2, "f4")
+
+    def run():
+        for _ in range(120):
+            with lab.on(stream, "step"):
+                y = x * w
+                y = y - x
+                lab.xp.add(y, 1, out=x)
+                x[...] = x / 2
+                spin(lab, 1_000, blocks=8, stream="steps")
+        return x
+
+    return run
+
+
+def test_a_loop_bound_by_launches_is_replayed(lab):
+    found = lab.improve(steps, lab, seconds=LONG)
+
+    assert "with stream.graph() as turns:" in found.source
+    assert "turns.launch()" in found.source
+    assert found.speedup > 1.5, str(found)
+    graph = next(one for one in found.kept if "CUDA graph" in one.title)
+    assert graph.predicted_ns == pytest.approx(graph.measured_ns, rel=0.1)
+    assert "turns" in set(found.after.to_pandas()["name"])
+
+
+def stay(lab):
+    names = {"lab": lab, "xp": lab.xp, "x": lab.xp.ones((16, 16), "f4"), "host": np.ones(4), "kept": [], "n": 0, "spin": spin}
+    lab.stream("a")
+    lab.synchronize()
+    return names
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["x = x * 2", "x = x - 1", "y = x + 1"],  # another array in each turn
+        ["y = x * 2", "kept.append(y)"],
+        ["x *= 2", "n += 1"],
+        ["x *= k", "x += 1"],  # another value in each turn
+        ["x *= 2", "s = float(x.sum())"],
+        ["x *= 2", "host += 1"],
+        ["x *= 2", "x += 1", "print('turn')"],
+        ["if n < 1:", "    x *= 2"],
+        ["x += xp.asarray(host[0])"],
+    ],
+)
+def test_what_is_another_in_each_turn_is_not_replayed(lab, lines):
+    body = "\n".join(f"        {line}" for line in lines)
+    text = f"for k in range(40):\n    with lab.on('a'):\n{body}"
+    found = lab.improve(text, seconds=LONG, namespace=stay(lab))
+
+    assert "graph()" not in found.source
+    assert not any("CUDA graph" in one.title for one in found.left)
+
+
+def test_of_text_the_number_of_the_last_turn_stays(lab):
+    text = "for k in range(60):\n    with lab.on('a'):\n" + "        x += 1\n        x *= 0.5\n" * 3
+    found = lab.improve(text, seconds=LONG, namespace=stay(lab))
+
+    assert 'for k in range(60):\n    with lab.on(lab.stream("a"), "turns"):\n        turns.launch()' in found.source
+    assert found.speedup > 1.5
+
+
+def test_a_graph_of_a_stream_leaves_variables_as_they_were_until_it_is_launched(lab):
+    x = lab.xp.ones(4)
+    stream = lab.stream("a")
+    graph = stream.graph()
+    with pytest.raises(OptionError, match="holds no work"):
+        graph.launch()
+    with graph, lab.on("a"):
+        x += 1
+        x *= 2
+    assert graph.node_count == 2
+    assert x.tolist() == [1.0] * 4
+    for _ in range(2):
+        graph.launch()
+    assert x.tolist() == [10.0] * 4
+    graph.close()
+    graph.close()
+    with pytest.raises(OptionError, match="holds no work"):
+        graph.launch()
+
+
+def test_an_exception_in_the_block_ends_the_capture(lab):
+    x = lab.xp.ones(4)
+    with pytest.raises(ZeroDivisionError), lab.stream("a").graph(), lab.on("a"):
+        x += 1
+        raise ZeroDivisionError
+    with lab.on("a"):
+        x += 1
+    assert x.tolist() == [2.0] * 4
