@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.analysis._busy import (
     MASK_LANES,
     busy_edges,
@@ -154,7 +155,7 @@ def finding_text(result: Overlap) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class OverlapPair:
+class OverlapPair(StandsElsewhere):
     """Two streams of an `Overlap`, as ``overlap["copy", "compute"]`` gives them.
 
     Examples
@@ -350,18 +351,20 @@ class Overlap(Answer):
         return [*([f"{hint}."] if hint else []), *_missing(self.metadata)]
 
 
-def overlap(trace: Trace) -> Overlap:
+def overlap(trace: Trace, *streams: str) -> Overlap:
     """Compute how much of the streams' work ran at the same time, exact to the nanosecond of the trace's own times.
 
     Parameters
     ----------
     trace
         The spans. Their order does not matter.
+    streams
+        None: ``overlap(trace)["copy", "compute"]`` is what two of them have in common.
 
     Raises
     ------
     OptionError
-        If it is no trace, or one of several simulated engines, which have no time in common.
+        If streams are named, it is no trace, or one of several simulated engines, which have no time in common.
 
     Examples
     --------
@@ -378,6 +381,10 @@ def overlap(trace: Trace) -> Overlap:
     ([[100, 50], [50, 200]], [0, 200, 50], 250, 1.2)
     """
     require_trace(trace, "overlap")
+    if streams:
+        raise OptionError(
+            "overlap() is of all streams. Use overlap()['copy', 'compute'] for two, and .common_share for a share."
+        )
     found = concurrency(trace)
     _require_common_time(trace.metadata, [lane for lane, busy_ns in zip(found.lanes, found.busy_ns, strict=True) if busy_ns])
     return found
