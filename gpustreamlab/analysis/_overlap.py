@@ -85,13 +85,13 @@ def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
 
 
 def bound_note(shared: Shared) -> str:
-    """Say in one sentence what the bound of the mean concurrency assumes, where kernels, copies and fills are known."""
+    """Say what the bound of the mean concurrency assumes, where kernels, copies and fills are known."""
     sms = (
-        "kernels whose blocks fill the SMs of their partition share them"
+        "Kernels whose blocks fill the SMs of their partition share them"
         if shared.are_grids_known
-        else "and that kernels may share SMs is left out where their grids are not known"
+        else "That kernels may share SMs is left out where their grids are not known"
     )
-    return f"At most: the busiest stream hides all others, copies in one direction share one engine, {sms}."
+    return f"At most: the busiest stream hides all others, copies in one direction share one engine. {sms}."
 
 
 def _copy_times(trace: Trace, rows: BoolArray, ways: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[tuple[int, str]]:
