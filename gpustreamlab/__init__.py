@@ -75,17 +75,32 @@ _HOMES = {
     "record": "recorded",
     "unload_ipython_extension": "magics",
 }
-_GUESSES = dict.fromkeys(("load", "open", "read", "view"), "load_trace") | dict.fromkeys(("Lab", "start", "stream"), "Session")
+_GUESSES = {
+    "load_trace": "load open read view open_trace read_trace load_pytorch read_pytorch from_pytorch load_profile",
+    "Session": "Lab start",
+    "Node": "Nodes GPU GPUs",
+    "compare": "diff",
+    "record, or gpustreamlab run train.py in a shell": "run profile trace",
+    "Session() for lab, and ask that": "on stream partition synchronize explain overlap tune hazards event xp doctor Partition",
+}
 _HOOKS = {"load_ipython_extension", "unload_ipython_extension"}
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        instead = f". Use gpustreamlab.{_GUESSES[name]}" if name in _GUESSES else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}", name=name)
+        hint = "" if name[0] == "_" else _hint(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     # `record` is the name of a room, too, which is there by now, and can be called: the name stays the same thing.
     return globals().setdefault(name, value)
+
+
+def _hint(name: str) -> str:
+    from gpustreamlab._util.words import guessed
+    from gpustreamlab.errors import nearest_hint
+
+    line = guessed(_GUESSES, name)
+    return f". Use gpustreamlab.{line}" if line else f". {nearest_hint(name, __all__)}"
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import MeasureError, OptionError
@@ -23,6 +24,11 @@ class Bench(Group):
 
     This session's layout stays as it is, and its capture pauses meanwhile.
     """
+
+    _guesses: ClassVar = {
+        "lab.bench.tune({'prefill': f, 'decode': g})": "optimize optimise autotune split",
+        "lab.bench.measure(f)": "run time benchmark",
+    }
 
     def measure(
         self,
@@ -170,13 +176,14 @@ class Bench(Group):
 
     def tune(
         self,
-        tasks: Mapping[str, Callable[[], object]],
+        tasks: Mapping[str, Callable[[], object]] | None = None,
         objective: str | Callable[[Corun], float] = "throughput",
         *,
         constraint: str | None = None,
         priorities: bool = True,
         repeats: int = 8,
         budget_s: float | None = None,
+        **unknown: object,
     ) -> Tuning:
         """Find out by measuring which split of the SMs serves tasks best, or whether plain streams or priorities do.
 
@@ -216,6 +223,11 @@ class Bench(Group):
         """
         lab = self._session
         lab._life.require_open("tune")
+        if unknown:
+            raise OptionError(
+                f"lab.bench.tune has no option {next(iter(unknown))!r}. Use lab.bench.tune({{'prefill': f, 'decode': g}}, "
+                "constraint='decode.p95 < 2 ms')."
+            )
         known = read_tasks("lab.bench.tune", tasks)
         check_count("repeats", repeats, FEWEST_CALLS)
         if budget_s is not None and not budget_s > 0:

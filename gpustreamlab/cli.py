@@ -14,7 +14,7 @@ import sys
 import textwrap
 import traceback
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -280,7 +280,13 @@ def _steps(trace: Trace) -> str:
 
 
 _MOST_EXPLAINED = 8  # GPUs that `view` explains
-_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "idle": _idle, "steps": _steps, "why": _why}
+_REPORTS: dict[str, Callable[[Trace], object]] = {
+    "summary": summary_text,
+    "overlap": Trace.overlap,
+    "idle": _idle,
+    "steps": _steps,
+    "why": _why,
+}
 _COMMANDS = {
     "record": record,
     "snap": snap,

@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 __all__ = ["Expect", "Expectation", "Group", "Memory", "PartitionTools", "Recorded", "Recording"]
 
 
-class Group:
+class Group(StandsElsewhere):
     """Some of what a session can do. It is made where it is asked for, so it keeps nothing that the session does not.
 
     Parameters
@@ -73,6 +73,11 @@ class Group:
 
 class PartitionTools(Group):
     """Plan, prepare, watch and prove what `Session.partition` does."""
+
+    _guesses: ClassVar = {
+        "lab.bench.tune({'prefill': f, 'decode': g})": "tune optimize",
+        "lab.layout, or lab.layout['prefill']": "layout names sms list",
+    }
 
     def prepare(self, *plans: Mapping[str, Share] | Layout, round: Rounding | str = Rounding.UP) -> tuple[Layout, ...]:  # noqa: A002
         """Make the green contexts of layouts now, so that going over to them later waits only for the streams that move.
@@ -178,10 +183,13 @@ class PartitionTools(Group):
         return self._session._backend.capabilities
 
 
-class Memory(Group, StandsElsewhere):
+class Memory(Group):
     """Memory for a few launches, page-locked memory, guards, and races between streams."""
 
-    _guesses: ClassVar = dict.fromkeys(("race", "races"), "lab.memory.hazards()")
+    _guesses: ClassVar = {
+        "lab.memory.hazards()": "race races find_races check",
+        "lab.memory.pinned_empty(shape, dtype)": "pinned pinned_zeros empty_pinned alloc_pinned",
+    }
 
     def scratch(self, nbytes: int) -> Scratch:
         """Return device memory for work of the stream selected in this thread; see `Stream.scratch`.

@@ -88,6 +88,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return self._use(arguments.variable or DEFAULT_VARIABLE)
         lab = self._find_lab() if arguments.variable is None else self._use(arguments.variable)
         if action in {"show", "status"}:
+            _ = isinstance(lab, Session) and lab.trace  # so that what has ended is counted
             return lab
         lab.close()
         print(f"Closed: {lab!r}")  # noqa: T201 - which one it was: others may be open

@@ -10,7 +10,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.backends import open_node
 from gpustreamlab.errors import (
     DeviceNotFoundError,
@@ -22,7 +21,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.model import without_tools
-from gpustreamlab.notebook.views import LiveViews, Watched
+from gpustreamlab.notebook.views import WATCHED_GUESSES, LiveViews, Watched
 from gpustreamlab.recorder import CardClocks, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.trace import Trace, as_trace
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Node"]
 
 
-class Node(StandsElsewhere, Watched):
+class Node(Watched):
     """The GPUs of one host, with a `Session` for each: ``node[1]`` does on the second GPU whatever a session does.
 
     Parameters
@@ -75,6 +74,12 @@ class Node(StandsElsewhere, Watched):
     """
 
     _homes: ClassVar = {"one of its GPUs: for one in node: one.": Session, "node.trace.": Trace}
+    _guesses: ClassVar = {
+        "node" + line[3:] if line.startswith("lab.") else line: names for line, names in WATCHED_GUESSES.items()
+    } | {
+        "node[0], or for one in node": "sessions cards gpus lab devices",
+        "node[1].xp.asarray(x), where x is an array of node[0]": "copy peer_copy",
+    }
 
     def __init__(self, devices: Sequence[int] | None = None, *, backend: str | None = None, **options: Any) -> None:
         if options.get("spool") is not None:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Never, Self, TypeVar
 
 from gpustreamlab._util.defences import ProcessBound
 from gpustreamlab._util.shell import tell_fallback
-from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.analysis import Explanation, Share, tagged_name
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.bench import Bench
@@ -24,7 +23,7 @@ from gpustreamlab.improve import Improvement, improve
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.model import Device, Layout, WorkqueueOptions, without_tools
-from gpustreamlab.notebook.views import LiveViews, Watched
+from gpustreamlab.notebook.views import WATCHED_GUESSES, LiveViews, Watched
 from gpustreamlab.programs import Program, make_program
 from gpustreamlab.recorder import DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.recorder.capture import Capture, CaptureControl, check_host, read_tier
@@ -50,7 +49,7 @@ __all__ = ["Session"]
 T = TypeVar("T")
 
 
-class Session(StandsElsewhere, ProcessBound, Watched):
+class Session(ProcessBound, Watched):
     """Streams of one device, and the record of what ran in them.
 
     Parameters
@@ -99,18 +98,25 @@ class Session(StandsElsewhere, ProcessBound, Watched):
     (['upload', 'memcpy HtoD', 'gemm', 'matmul'], [[7.0, 10.0], [15.0, 22.0]])
     """
 
-    _homes: ClassVar = {"lab.trace.": Trace, "lab.memory.": Memory, "lab.partitions.": PartitionTools, "lab.bench.": Bench}
-    _guesses: ClassVar = (
-        dict.fromkeys(("sync", "wait"), "lab.synchronize()")
-        | dict.fromkeys(("show", "view", "live", "plot"), "lab.timeline()")
-        | dict.fromkeys(("race", "races"), "lab.memory.hazards()")
-        | {
-            "export": "lab.timeline().save('run.html')",
-            "plan": "lab.program(text).plan()",
-            "compare": "gpustreamlab.compare(a, b)",
-        }
-        | dict.fromkeys(("load", "load_trace"), "gpustreamlab.load_trace('run.parquet')")
-    )
+    _homes: ClassVar = {
+        "lab.trace.": Trace,
+        "lab.memory.": Memory,
+        "lab.partitions.": PartitionTools,
+        "lab.bench.": Bench,
+        "lab.recording.": Recording,
+    }
+    _guesses: ClassVar = WATCHED_GUESSES | {
+        "lab.memory.hazards()": "race races find_race find_races check_races",
+        "lab.improve(f)": "optimize optimise speed_up",
+        "lab.bench.measure(f)": "time benchmark",
+        "lab.program(text).plan()": "plan",
+        "lab.record(), and what runs in its block is recorded": "profile start stop",
+        "lab.event()": "Event create_event",
+        "lab.range('label')": "label annotate nvtx name",
+        "lab.partition(prefill=96, decode='rest'), or lab.partition(None)": "split repartition unpartition green_context",
+        "lab.device.sm_count": "sms sm_count",
+        "lab.xp": "cp np cupy array empty zeros ones",
+    }
 
     def __init__(
         self,
@@ -697,7 +703,10 @@ class Session(StandsElsewhere, ProcessBound, Watched):
 def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str, host: object, title: str) -> None:
     """Raise `OptionError` before anything is made."""
     if isinstance(device, bool) or not isinstance(device, int):
-        raise OptionError(f"device is {device!r}; it must be the CUDA device's number. Use gpustreamlab.Session(device=0).")
+        raise OptionError(
+            f"device is {device!r}; it must be the CUDA device's number. Use gpustreamlab.Session(device=0), "
+            "or gpustreamlab.Node(devices=[0, 1]) for several."
+        )
     if not isinstance(title, str):
         raise OptionError(f"title is {title!r}; it must be a str. Use gpustreamlab.Session(title='my run').")
     check_hazard_mode(hazards, simulated=False)

@@ -72,8 +72,9 @@ class Timeline(StandsElsewhere):
     """
 
     _guesses: ClassVar = {
-        "show": "it as the last line of a cell, or print(lab.timeline())",
-        "open": "lab.timeline().save('run.html'), and open that file in a browser",
+        "it as the last line of a cell, or print(lab.timeline())": "show display plot",
+        "lab.timeline().save('run.html'), and open that file in a browser": "open view",
+        "lab.timeline().save('run.html')": "to_html write_html save_html export write to_file",
     }
 
     def __init__(self, trace: Trace) -> None:

@@ -40,14 +40,19 @@ class Trace(model.Trace, StandsElsewhere):
     """
 
     __slots__ = ()
-    _guesses: ClassVar = (
-        dict.fromkeys(("show", "view", "plot"), "trace.timeline()")
-        | {"to_html": "trace.timeline().save('run.html')", "compare": "gpustreamlab.compare(a, b)"}
-        | {"spans": "trace.to_pandas()", "kernels": "trace.where(kind='kernel')"}
-        | dict.fromkeys(
-            ("hazards", "race", "races"), "lab.memory.hazards() of the session; a trace has what it found in trace.notes"
-        )
-    )
+    _guesses: ClassVar = {
+        "trace.timeline()": "show view plot draw gantt summary stats",
+        "trace.timeline().save('run.html')": "to_html save_html",
+        "trace.save('run.parquet')": "write export to_parquet to_csv",
+        "trace.save('run.json')": "to_json to_chrome export_chrome_trace",
+        "trace.to_pandas()": "spans events df dataframe to_df to_dataframe to_polars",
+        "trace.where(kind='kernel')": "kernels",
+        "trace.explain()": "why why_slow slow advise advice suggest diagnose analyze bottleneck bottlenecks report",
+        "trace.overlap()": "concurrency concurrent overlaps",
+        "trace.idle()": "gaps",
+        "gpustreamlab.compare(a, b)": "compare diff",
+        "lab.memory.hazards() of the session; a trace has what it found in trace.notes": "hazards race races",
+    }
 
     # What is asked of a trace is told where it is answered, once.
     overlap = analysis.overlap

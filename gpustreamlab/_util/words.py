@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -82,19 +83,31 @@ def _shown(clone: Path) -> str:
 
 
 class StandsElsewhere:
-    """Says in an `AttributeError` what to type for a name that something else has, or that has another name."""
+    """Says in an `AttributeError` what to type for a name that something else has, that is another here, or is near one."""
 
     __slots__ = ()
     _homes: ClassVar[Mapping[str, type]] = {}
     """What to type before the name, and the class that has it; the first that has it is told."""
     _guesses: ClassVar[Mapping[str, str]] = {}
-    """What to type for names that nothing has."""
+    """What to type, and for which names that nothing has."""
 
     if not TYPE_CHECKING:  # else type checkers would believe that it has every attribute
 
         def __getattr__(self, name: str) -> object:
-            if name[0] != "_" and not hasattr(type(self), name):
-                homes = (line + name for line, home in self._homes.items() if hasattr(home, name))
-                if line := self._guesses.get(name) or next(homes, None):
-                    raise AttributeError(f"A {type(self).__name__.lower()} has no attribute {name!r}. Use {line}")
-            return object.__getattribute__(self, name)  # raises as ever; of a property that failed, what it raised
+            if name[0] == "_" or hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises as ever; of a property that failed, what it raised
+            homes = (line + name for line, home in self._homes.items() if hasattr(home, name))
+            line = guessed(self._guesses, name) or next(homes, None)
+            hint = f"Use {line}" if line else _nearest([known for known in dir(self) if known[0] != "_"], name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}. {hint}")
+
+
+def guessed(guesses: Mapping[str, str], name: str) -> str | None:
+    """Return what to type for a name that nothing has, if it is a known guess."""
+    return next((line for line, names in guesses.items() if name in names.split()), None)
+
+
+def _nearest(names: Sequence[str], name: str) -> str:
+    """Say which of the names are near to one that is not among them, or all of them."""
+    near = difflib.get_close_matches(name, names, cutoff=0.7)
+    return f"Did you mean {' or '.join(near)}?" if near else f"It has {', '.join(names)}"

@@ -145,7 +145,7 @@ class _Told:
             several = f"streams = [lab.stream(f'kernels-{{i}}') for i in range(1, {kernel_lanes + 1})]"
             made = ", ".join(filter(None, [several, made]))
         waits = self._waits_between(lambda lane: repr(self.after.names[lane]))
-        return text, f"Give a stream each to {'; '.join(parts)}: {made}.{waits}"
+        return text, f"Give a stream each to {'; '.join(parts)}. Type {made}.{waits}"
 
     def split_copies(self) -> tuple[str, str]:
         moved = [one.lane for one, other in zip(self.before.works, self.after.works, strict=True) if one.lane != other.lane]
@@ -260,7 +260,7 @@ class _Told:
         for lane in sorted({lane for pair in new for lane in pair if self._is_foreign(lane)})[:_MOST_LINES]:
             others = sorted({self.name(other) for pair in new if lane in pair for other in pair if other != lane})
             said.append(
-                f"{self.name(lane)} shares arrays with {_listed(others)}: launch its work with lab.on(...), and let one stream "
+                f"{self.name(lane)} shares arrays with {_listed(others)}. Launch its work with lab.on(...), and let one stream "
                 "wait for the other, or call lab.synchronize() once in between."
             )
         return " ".join(said)

@@ -110,7 +110,7 @@ class CardIdle(Answer):
         if self.step_name:
             late_ns = float(np.quantile(np.diff(self.step_ns), 0.95))
             times = f"{count_text(len(self.step_ns) - 1, 'step')} (95% take at most {format_ns(late_ns)})"
-            where = f"; {self._step_text()}; {times} from one {display_name(self.step_name, 40)} to the next"
+            where = f". O{self._step_text()[1:]}. {times} from one {display_name(self.step_name, 40)} to the next"
         return f"{told}, in {count_text(len(self), 'gap')}{between}{where}{function}"
 
     def _step_text(self) -> str:

@@ -352,8 +352,8 @@ def make_room(trace: Trace, row: int, before: int) -> str:
             f"its own, {share}, or let the other kernel have more blocks that each take less time."
         )
     return (
-        f"Launch the shorter one first, or give it a stream with priority or with SMs of its own: "
-        f"lab.stream('new', priority=-1), or {share}."
+        "Launch the shorter one first, or give it a stream with priority or with SMs of its own. "
+        f"Type lab.stream('new', priority=-1), or {share}."
     )
 
 

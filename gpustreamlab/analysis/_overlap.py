@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.analysis._busy import (
     MASK_LANES,
     busy_edges,
@@ -84,13 +85,13 @@ def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
 
 
 def bound_note(shared: Shared) -> str:
-    """Say in one sentence what the bound of the mean concurrency assumes, where kernels, copies and fills are known."""
+    """Say what the bound of the mean concurrency assumes, where kernels, copies and fills are known."""
     sms = (
-        "kernels whose blocks fill the SMs of their partition share them"
+        "Kernels whose blocks fill the SMs of their partition share them"
         if shared.are_grids_known
-        else "and that kernels may share SMs is left out where their grids are not known"
+        else "That kernels may share SMs is left out where their grids are not known"
     )
-    return f"At most: the busiest stream hides all others, copies in one direction share one engine, {sms}."
+    return f"At most: the busiest stream hides all others, copies in one direction share one engine. {sms}."
 
 
 def _copy_times(trace: Trace, rows: BoolArray, ways: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[tuple[int, str]]:
@@ -154,7 +155,7 @@ def finding_text(result: Overlap) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class OverlapPair:
+class OverlapPair(StandsElsewhere):
     """Two streams of an `Overlap`, as ``overlap["copy", "compute"]`` gives them.
 
     Examples
@@ -350,18 +351,20 @@ class Overlap(Answer):
         return [*([f"{hint}."] if hint else []), *_missing(self.metadata)]
 
 
-def overlap(trace: Trace) -> Overlap:
+def overlap(trace: Trace, *streams: str) -> Overlap:
     """Compute how much of the streams' work ran at the same time, exact to the nanosecond of the trace's own times.
 
     Parameters
     ----------
     trace
         The spans. Their order does not matter.
+    streams
+        None: ``overlap(trace)["copy", "compute"]`` is what two of them have in common.
 
     Raises
     ------
     OptionError
-        If it is no trace, or one of several simulated engines, which have no time in common.
+        If streams are named, it is no trace, or one of several simulated engines, which have no time in common.
 
     Examples
     --------
@@ -378,6 +381,10 @@ def overlap(trace: Trace) -> Overlap:
     ([[100, 50], [50, 200]], [0, 200, 50], 250, 1.2)
     """
     require_trace(trace, "overlap")
+    if streams:
+        raise OptionError(
+            "overlap() is of all streams. Use overlap()['copy', 'compute'] for two, and .common_share for a share."
+        )
     found = concurrency(trace)
     _require_common_time(trace.metadata, [lane for lane, busy_ns in zip(found.lanes, found.busy_ns, strict=True) if busy_ns])
     return found

@@ -284,8 +284,10 @@ def plan_partitions(
     ... )
     >>> print(plan_partitions({"prefill": 96, "decode": 32}, h200))
     Layout: prefill 100 SMs (asked for 96), decode 32 SMs (asked for 32)
-    >>> print(plan_partitions({"prefill": "75%", "decode": "rest"}, h200, round="down"))
-    Layout: prefill 96 SMs (asked for 99), decode 36 SMs (asked for 36)
+    The device grants SMs in groups, and what is left over to one partition;
+        round='exact' refuses instead.
+    >>> plan_partitions({"prefill": "75%", "decode": "rest"}, h200, round="down")["prefill"].granted_sms
+    96
     """
     rounding = check_rounding(round)
     if not isinstance(device, Device):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gpustreamlab._util.words import text_width, wrap_sentence
+from gpustreamlab._util.words import StandsElsewhere, text_width, wrap_sentence
 from gpustreamlab.analysis._makers import maker_of
 from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.model import SPAN_KINDS, UNNAMED_SOURCE, Lane, Partition, Trace, TraceMetadata, display_name, show_text
@@ -76,7 +76,7 @@ class Report:
         return replace(self, line=words(self.line), tables=tuple(tables), notes=tuple(map(words, self.notes)))
 
 
-class Reported(ABC):
+class Reported(StandsElsewhere, ABC):
     """A result with int64 columns that shows itself: ``repr``, ``str``, and what IPython asks for."""
 
     __slots__ = ()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpustreamlab._util.words import StandsElsewhere, wrap_lines
+from gpustreamlab._util.words import wrap_lines
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._engines import Answer, ask, open_engines
@@ -47,7 +47,7 @@ from gpustreamlab.model import (
     merge,
     without_tools,
 )
-from gpustreamlab.notebook.views import LiveViews, Watched
+from gpustreamlab.notebook.views import WATCHED_GUESSES, LiveViews, Watched
 from gpustreamlab.recorder import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.trace import Trace, as_trace
@@ -65,7 +65,7 @@ SHORT_SHARE = 0.1  # A short call is looked at more often: of its time it waits 
 STOP_S = 2.0  # How long is waited for calls that were interrupted
 
 
-class Cluster(StandsElsewhere, Watched):
+class Cluster(Watched):
     """Many processes, each with a `Session`, on engines of ipyparallel or workers of Dask.
 
     Parameters
@@ -106,6 +106,7 @@ class Cluster(StandsElsewhere, Watched):
     """
 
     _homes: ClassVar = {"the session of an engine: in a cell of %%gpustream NAME --on all, lab.": Session, "lab.trace.": Trace}
+    _guesses: ClassVar = WATCHED_GUESSES | {"lab.engines": "nodes workers ranks sessions hosts"}
 
     def __init__(
         self,

@@ -246,7 +246,7 @@ def _twin(session: Session, stream: Stream) -> Stream:
 def refused(why: str) -> ProgramError:
     """Return the error that a program is not improved, as it may not run several times."""
     return ProgramError(
-        f"lab.improve runs a program many times, on copies of its inputs, which this one cannot have: {why}. Leave that out "
+        f"lab.improve runs a program many times, on copies of its inputs. This one cannot have them: {why}. Leave that out "
         "of what is improved, or pass what it gives as an array."
     )
 

@@ -464,7 +464,7 @@ class AccessWatch:
             if self._outside is not None:
                 yield from self._outside.unseen()
             yield (
-                "What the host reads and writes is not seen: call stream.synchronize() before the host fills page-locked "
+                "What the host reads and writes is not seen. Call stream.synchronize() before the host fills page-locked "
                 "memory that a copy reads, or reads what get(blocking=False) writes."
             )
 

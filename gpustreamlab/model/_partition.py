@@ -149,7 +149,12 @@ class Layout:
             f"{display_name(part.name)} {part.granted_sms} SMs (asked for {part.requested_sms})" for part in self.partitions
         ]
         left = f"; {self.remainder_sms} SMs in no partition" if self.remainder_sms else ""
-        return wrap_lines([f"Layout: {', '.join(parts)}{left}"])
+        return wrap_lines([f"Layout: {', '.join(parts)}{left}", *self._why_not_as_asked()])
+
+    def _why_not_as_asked(self) -> list[str]:
+        if not self.is_enforced or all(part.granted_sms == part.requested_sms for part in self.partitions):
+            return []
+        return ["The device grants SMs in groups, and what is left over to one partition; round='exact' refuses instead."]
 
     def _repr_html_(self) -> str:
         rows = [
@@ -165,7 +170,7 @@ class Layout:
             if self.is_enforced
             else "<p><strong>Not enforced:</strong> SMs cannot be partitioned here; all streams share the whole card.</p>"
         )
-        return f"<div>{table}{note}</div>"
+        return f"<div>{table}{note}{''.join(f'<p>{why}</p>' for why in self._why_not_as_asked())}</div>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, check_refresh_hz, has_threads
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.shell import is_in_marimo, running_kernel_shell
+from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Note, with_written
 from gpustreamlab.recorder import Journal
@@ -19,12 +20,29 @@ from gpustreamlab.typing import SessionState
 if TYPE_CHECKING:
     from gpustreamlab.notebook.live_timeline import LiveTimeline
 
-__all__ = ["LiveViews", "Watched"]
+__all__ = ["WATCHED_GUESSES", "LiveViews", "Watched"]
+
+WATCHED_GUESSES = {
+    "lab.synchronize()": "sync wait wait_all",
+    "lab.timeline()": "show view live plot draw gantt summary stats",
+    "lab.timeline().save('run.html')": "export to_html",
+    "lab.explain()": "why why_slow advise advice suggest diagnose analyze bottleneck bottlenecks report",
+    "lab.stream('copy')": "create_stream new_stream Stream",
+    "lab.on('copy', 'label')": "use run",
+    "lab.trace.to_pandas()": "spans events df",
+    "lab.trace.where(kind='kernel')": "kernels",
+    "lab.clear()": "reset",
+    "gpustreamlab.compare(a, b)": "compare diff",
+    "gpustreamlab.load_trace('run.parquet')": "load load_trace open",
+    "gpustreamlab doctor, in a shell": "doctor",
+}
+"""What to type for names that a session, a node and a cluster might have."""
 
 
-class Watched(ABC):
+class Watched(StandsElsewhere, ABC):
     """What records, is shown while it does, and is written notes on: a session, a node, a cluster."""
 
+    _guesses: ClassVar = WATCHED_GUESSES
     _views: LiveViews
     _last_trace: Trace | None = None
     _notes: tuple[Note, ...] = ()

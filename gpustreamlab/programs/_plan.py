@@ -419,7 +419,7 @@ class Plan(Reported):
         refused = [self._recording.outside, *(f"it changes {name}" for name in self._shared)]
         for why in filter(None, refused):
             raise ProgramError(
-                f"plan.{method}() runs the program again, on copies, which this one cannot have: {why}. Leave that out of the "
+                f"plan.{method}() runs the program again, on copies. This one cannot have them: {why}. Leave that out of the "
                 "program, or measure what plan.run() does."
             )
         with self._program.lab._recorder.forgetting(), kept_back():

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab._util.arrays import find_arrays
@@ -21,6 +21,7 @@ from gpustreamlab.errors import (
     InvalidNameError,
     NotSimulatedError,
     OptionError,
+    SelectionError,
     StreamClosedError,
 )
 from gpustreamlab.memory.lifetimes import Keeper
@@ -55,7 +56,15 @@ class Stream(ProcessBound, StandsElsewhere):
     out before goes on working where it was, and stays valid until the stream is closed.
     """
 
-    _guesses: ClassVar = {"sync": "stream.synchronize()", "wait_event": "stream.wait(event)", "record_event": "stream.record()"}
+    _guesses: ClassVar = {
+        "stream.synchronize()": "sync",
+        "stream.wait(event)": "wait_event wait_stream wait_for",
+        "stream.record()": "record_event",
+        "stream.query()": "is_done done",
+        "stream.handle": "ptr cuda_stream",
+        "lab.on(stream)": "run launch select",
+        "lab.timeline()": "timeline",
+    }
 
     def __init__(self, name: str, place: RecordedLane, parts: StreamParts) -> None:
         self.name = name
@@ -75,6 +84,12 @@ class Stream(ProcessBound, StandsElsewhere):
         """Where it works or worked, by what its green contexts are made of; None is the primary context."""
         self._scratch = LaneScratch(self, self._backend)
         self._work_in(place)
+
+    def __enter__(self) -> NoReturn:
+        raise SelectionError(f"A session selects its streams. Use: with lab.on({self.name!r}): ...")
+
+    def __exit__(self, *failure: object) -> None:
+        """Nothing: `with` looks for it before it enters."""
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
@@ -511,12 +526,14 @@ class Graph:
         return self._graph
 
 
-class Event(ProcessBound):
+class Event(ProcessBound, StandsElsewhere):
     """A point in a stream that others can wait for, and that has a time. Made by `Session.event` or `Stream.record`.
 
     An event means the work in front of it when it was last recorded. As a context manager it gives its device event back
     to the pool at the end.
     """
+
+    _guesses: ClassVar = {"start.elapsed_ns(end)": "elapsed_time elapsed elapsed_ms", "stream.wait(event)": "wait"}
 
     def __init__(self, backend: Backend, *, has_time: bool = True) -> None:
         self._backend = backend

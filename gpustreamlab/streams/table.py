@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from types import EllipsisType
 
@@ -33,11 +33,17 @@ KEPT_CLOSED = 256
 class _ByName(dict[str, Stream]):
     """Streams by name; one that is not there gets an error with what to type."""
 
+    partitions: Collection[str] = ()
+    """Names of partitions, which are no streams."""
+
     def __missing__(self, name: object) -> Stream:
         shown = str(name)[:40]
         hint = nearest_hint(shown, self)
+        place = ""
+        if name in self.partitions:
+            hint, place = "It is a partition, in which streams work.", f", partition={shown!r}"
         raise StreamNotFoundError(
-            f"The session has no stream {shown!r}.{hint and f' {hint}'} Make it first with lab.stream({shown!r})."
+            f"The session has no stream {shown!r}.{hint and f' {hint}'} Make it first with lab.stream({shown!r}{place})."
         )
 
 
@@ -61,7 +67,9 @@ class StreamTable:
     @property
     def open_streams(self) -> dict[str, Stream]:
         """The streams that are not closed, in the order of their making."""
-        return _ByName((name, stream) for name, stream in self.by_name.copy().items() if not stream.is_closed)
+        found = _ByName((name, stream) for name, stream in self.by_name.copy().items() if not stream.is_closed)
+        found.partitions = () if self._partitions.layout is None else self._partitions.layout.names
+        return found
 
     def with_handle(self, handle: int) -> Stream | None:
         """Return the open stream that has a handle now, or None."""

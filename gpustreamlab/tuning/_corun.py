@@ -358,9 +358,9 @@ def _all_ran(together: Sequence[Calls]) -> tuple[int, int]:
     return max(int(one.start_ns[0]) for one in together), min(int(one.end_ns[-1]) for one in together)
 
 
-def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Task]:
+def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]] | None) -> list[Task]:
     """Return the tasks of a mapping."""
-    if not isinstance(tasks, Mapping) or len(tasks) < 2:  # type: ignore[redundant-expr]
+    if not isinstance(tasks, Mapping) or len(tasks) < 2:
         raise OptionError(f"{call} takes two or more functions by name: {call}({{'prefill': f, 'decode': g}}).")
     return [
         Task(name=check_name(name, "task", "prefill"), call=check_task(f"{call}(...)", function))

@@ -201,8 +201,8 @@ class Tuning(Reported):
         best = self.best
         kept = f", keeps {self.constraint}" if self.constraint and best.is_feasible else ""
         kept = kept or (f", but none of them keeps {self.constraint}: this one is nearest" if self.constraint else "")
-        measured = f"{len(self.trials):,} of {count_text(self.candidate_count, 'candidate')} measured"
-        return f"{best.place}: {self._sought(best)}{kept}; {measured}"
+        count = count_text(self.candidate_count, "candidate")
+        return f"{best.place}: {self._sought(best)}{kept}. Of {count} {len(self.trials):,} were measured"
 
     def _sought(self, best: Trial) -> str:
         """Return what the objective is for the best candidate."""
@@ -235,8 +235,8 @@ class Tuning(Reported):
             )
         notes = (
             f"Sought: {self.objective}. Speed-up: against one after the other on the whole card, each measured alone. "
-            "Of each task: how many times as long a call takes as alone on the whole card, and the time that 95% of its calls "
-            "keep.",
+            "Of each task: how many times as long a call takes as alone on the whole card. In brackets: the time that 95% of "
+            "its calls keep.",
             "tuning.apply() shares out the SMs like the first row.",
             *self.notes,
         )

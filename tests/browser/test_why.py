@@ -154,6 +154,17 @@ def test_nothing_moves_when_the_drawer_opens_with_what_was_clicked(read, loop, w
     assert reader.js(PLACES) == before
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_drawer_that_nobody_asked_for_shuts_where_it_would_stand_before_lanes(read, loop, is_asked):
+    reader = read(loop, width=900, height=768)
+    if is_asked:
+        reader.click("spin")
+    assert reader.page.locator(".gsl-drawer").is_visible()
+    reader.page.set_viewport_size({"width": 800, "height": 768})
+    reader.settle()
+    assert reader.page.locator(".gsl-drawer").is_visible() is is_asked
+
+
 def test_the_drawer_that_was_shut_opens_again_with_time_in_its_place(read, loop):
     reader = read(loop, width=1366, height=768)
     reader.press("Escape")

@@ -27,7 +27,7 @@ except AttributeError as error:
     print(error)
 print(*[name for name in {HEAVY!r} if name in sys.modules])
 """)
-    assert told.splitlines() == ["True True", "module 'gpustreamlab' has no attribute 'Sesion'", ""]
+    assert told.splitlines() == ["True True", "module 'gpustreamlab' has no attribute 'Sesion'. Did you mean 'Session'?", ""]
 
 
 def test_a_session_starts_without_screen_files_and_cuda_and_so_does_looking_for_a_gpu():

@@ -66,15 +66,21 @@ def test_repr_names_device_kind_streams_spans_and_drops():
         ("sync", "lab.synchronize()"),
         ("show", "lab.timeline()"),
         ("races", "lab.memory.hazards()"),
+        ("why_slow", "lab.explain()"),
+        ("mark", "lab.recording.mark"),
+        ("sms", "lab.device.sm_count"),
+        ("cupy", "lab.xp"),
     ],
 )
 def test_a_name_that_is_elsewhere_says_where(name, line):
     with Session("sim", capture="ranges") as lab:
-        with pytest.raises(AttributeError, match=re.escape(f"A session has no attribute {name!r}. Use {line}") + "$"):
+        with pytest.raises(AttributeError, match=re.escape(f"'Session' object has no attribute {name!r}. Use {line}") + "$"):
             getattr(lab, name)
         assert eval(line.removesuffix("()"), {"lab": lab}) is not None
-        with pytest.raises(AttributeError, match="'Session' object has no attribute 'nothing'"):
+        with pytest.raises(AttributeError, match="'Session' object has no attribute 'nothing'. It has bench, capture, .*xp$"):
             lab.nothing  # noqa: B018
+        with pytest.raises(AttributeError, match=r"no attribute 'timelines'\. Did you mean timeline\?$"):
+            lab.timelines  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,11 @@ def test_a_name_that_is_elsewhere_says_where(name, line):
         ("lab.trace", "kernels", "trace.where(kind='kernel')"),
         ("lab.trace", "to_html", "trace.timeline().save('run.html')"),
         ("lab.timeline()", "open", "lab.timeline().save('run.html')"),
+        ("lab.trace", "why", "trace.explain()"),
+        ("lab.stream('a')", "ptr", "stream.handle"),
+        ("lab.memory", "pinned", "lab.memory.pinned_empty(shape, dtype)"),
         ("gpustreamlab", "view", "gpustreamlab.load_trace"),
+        ("gpustreamlab", "explain", "gpustreamlab.Session"),
     ],
 )
 def test_what_a_session_gives_says_so_too(held, name, line, tmp_path, monkeypatch):
@@ -94,7 +104,7 @@ def test_what_a_session_gives_says_so_too(held, name, line, tmp_path, monkeypatc
         known = {"lab": lab, "trace": lab.trace, "stream": lab.stream("a"), "gpustreamlab": gpustreamlab}
         with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}. Use {line}")):
             getattr(eval(held, known), name)
-        eval(line, known)
+        eval(line, known | {"shape": 1, "dtype": "float32"})
 
 
 def test_a_guess_at_a_stream_says_what_to_type():
@@ -103,6 +113,15 @@ def test_a_guess_at_a_stream_says_what_to_type():
             lab.streams["a"]
         with pytest.raises(OptionError, match=r"no option 'prio'\. Use lab\.stream\('a', priority=-1"):
             lab.stream("a", prio=-1)
+        with pytest.raises(SelectionError, match=r"Use: with lab\.on\('a'\)"), lab.stream("a"):
+            pass
+        with pytest.raises(OptionError, match=r"Use overlap\(\)\['copy', 'compute'\]"):
+            lab.trace.overlap("a", "b")
+        with pytest.raises(OptionError, match=r"no option 'prefill'\. Use lab\.bench\.tune\(\{'prefill': f"):
+            lab.bench.tune(prefill=print)
+        lab.partition(front=96, back="rest")
+        with pytest.raises(StreamNotFoundError, match=r"It is a partition.*lab\.stream\('front', partition='front'\)"):
+            lab.on("front")
 
 
 def test_repr_of_a_real_device_does_not_say_simulated():

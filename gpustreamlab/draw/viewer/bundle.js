@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. d221cc55a660e4a9e3e45d0dbcd753d249c645cb4a9b050d794e5bce3ec79276
+// Made by scripts/bundle_viewer.py. 6dacefe18b1a86745175d21a0828a123886bfb312c926a1fb0dd995a6d7e7890
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2896,18 +2896,24 @@ var gpustreamlab = (() => {
   function addDrawer(viewer) {
     const { view, fills, opens, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer);
     commands.shutDrawer = () => drawer.shut();
-    if (opens && !drawer.isNarrow && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) drawer.open();
+    if (opens && !drawer.isNarrow && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) {
+      drawer.open();
+      drawer.isUnasked = true;
+    }
   }
   var Drawer = class {
     constructor(viewer) {
-      Object.assign(this, { viewer, isOpen: false, opener: null, hint: makeNode("p", { class: "gsl-note", text: "Click a bar, a gap of a lane, or a sign." }) });
+      Object.assign(this, { viewer, isOpen: false, isUnasked: false, opener: null, hint: makeNode("p", { class: "gsl-note", text: "Click a bar, a gap of a lane, or a sign." }) });
       const close = makeButton("×", { label: "Shut the drawer", key: "Escape", class: "gsl-shut", onclick: () => {
         this.shut();
         viewer.focus();
       } });
       this.element = makeNode("aside", { class: "gsl-drawer", role: "region", "aria-label": "Findings and details", tabindex: "0", hidden: true }, close, this.hint);
       viewer.body.append(this.element);
-      const observer = new ResizeObserver(() => this.place());
+      const observer = new ResizeObserver(() => {
+        if (this.isUnasked && this.isNarrow) this.shut();
+        this.place();
+      });
       observer.observe(viewer.element);
       viewer.atEnd(() => observer.disconnect());
       this.place();
@@ -2943,6 +2949,7 @@ var gpustreamlab = (() => {
     bring(section) {
       const wasOpen = this.isOpen;
       this.open();
+      this.isUnasked = false;
       if (!wasOpen || this.opener) this.opener = section.closest("section");
       const { top, bottom } = section.getBoundingClientRect(), own = this.element.getBoundingClientRect();
       if (top < own.top || bottom > own.bottom) this.element.scrollTop += Math.min(top - own.top, Math.max(top - own.top - 32, bottom - own.bottom));
@@ -2962,6 +2969,7 @@ var gpustreamlab = (() => {
     set(isOpen) {
       const { viewer: { view }, isWhole } = this;
       this.isOpen = isOpen;
+      this.isUnasked = false;
       this.opener = null;
       this.keepScale(() => {
         this.element.hidden = !isOpen;

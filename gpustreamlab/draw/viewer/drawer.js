@@ -12,16 +12,22 @@ const NARROW_PX = 860 // A viewer of less has it at the bottom.
 export function addDrawer(viewer) {
   const { view, fills, opens, commands } = viewer, drawer = viewer.drawer = new Drawer(viewer)
   commands.shutDrawer = () => drawer.shut()
-  if (opens && !drawer.isNarrow && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) drawer.open()
+  if (opens && !drawer.isNarrow && (fills || reasonsOf(view).findings.some(({ folds }) => !folds))) {
+    drawer.open()
+    drawer.isUnasked = true
+  }
 }
 
 class Drawer {
   constructor(viewer) {
-    Object.assign(this, { viewer, isOpen: false, opener: null, hint: makeNode("p", { class: "gsl-note", text: "Click a bar, a gap of a lane, or a sign." }) })
+    Object.assign(this, { viewer, isOpen: false, isUnasked: false, opener: null, hint: makeNode("p", { class: "gsl-note", text: "Click a bar, a gap of a lane, or a sign." }) })
     const close = makeButton("×", { label: "Shut the drawer", key: "Escape", class: "gsl-shut", onclick: () => { this.shut(); viewer.focus() } })
     this.element = makeNode("aside", { class: "gsl-drawer", role: "region", "aria-label": "Findings and details", tabindex: "0", hidden: true }, close, this.hint)
     viewer.body.append(this.element)
-    const observer = new ResizeObserver(() => this.place())
+    const observer = new ResizeObserver(() => {
+      if (this.isUnasked && this.isNarrow) this.shut() // At the bottom it would stand before lanes, and nobody asked for it.
+      this.place()
+    })
     observer.observe(viewer.element)
     viewer.atEnd(() => observer.disconnect())
     this.place()
@@ -57,6 +63,7 @@ class Drawer {
   bring(section) {
     const wasOpen = this.isOpen
     this.open()
+    this.isUnasked = false
     if (!wasOpen || this.opener) this.opener = section.closest("section") // With what it tells it goes again.
     const { top, bottom } = section.getBoundingClientRect(), own = this.element.getBoundingClientRect()
     if (top < own.top || bottom > own.bottom) this.element.scrollTop += Math.min(top - own.top, Math.max(top - own.top - 32, bottom - own.bottom))
@@ -76,6 +83,7 @@ class Drawer {
   set(isOpen) {
     const { viewer: { view }, isWhole } = this
     this.isOpen = isOpen
+    this.isUnasked = false
     this.opener = null
     this.keepScale(() => {
       this.element.hidden = !isOpen

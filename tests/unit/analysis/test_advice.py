@@ -355,7 +355,7 @@ def test_no_stream_is_told_to_wait_for_one_that_the_session_does_not_have(record
     found = record_all("synchronize_in_the_loop").explain().findings[0]
     assert "lab.stream('comp').wait('up'), lab.stream('down').wait('comp')." in found.fix
     assert ".wait('default stream')" not in found.fix
-    assert "'default stream' shares arrays with 'comp': launch its work with lab.on(...)" in found.fix
+    assert "'default stream' shares arrays with 'comp'. Launch its work with lab.on(...)" in found.fix
 
 
 @pytest.mark.filterwarnings("ignore")

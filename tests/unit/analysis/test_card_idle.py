@@ -42,7 +42,7 @@ def test_gaps_are_told_by_what_the_host_did_in_them():
         LAUNCHED: 19 * 1,
     }
     assert set(found.trace.name[found.before].tolist()) == {found.names.index("loss")}
-    assert found.line.startswith("idle 59% of 19.4 µs, in 19 gaps, 100% of it between loss and gemm; of 1.00 µs a step")
+    assert found.line.startswith("idle 59% of 19.4 µs, in 19 gaps, 100% of it between loss and gemm. Of 1.00 µs a step")
 
 
 def test_time_in_which_pages_moved_before_work_began_is_told_as_that():
@@ -89,8 +89,9 @@ def test_steps_are_found_by_ranges_or_by_what_repeats(ranges):
         "of 1.00 µs a step the card is idle 60%: 20% with the host in cudaStreamSynchronize, 20% with the host in no CUDA call"
     )
     assert found.brief.startswith(told)
-    assert told in found.line
-    assert f"; 19 steps (95% take at most 1.00 µs) from one {found.step_name} to the next" in found.line
+    assert told[:30].replace("of", "Of", 1) in found.line
+    assert told[30:] in found.line
+    assert f". 19 steps (95% take at most 1.00 µs) from one {found.step_name} to the next" in found.line
     assert sum(held for _, held in found.step_calls) == 19 * 600
 
 

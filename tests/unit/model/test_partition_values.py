@@ -75,7 +75,10 @@ def test_a_layout_says_what_was_asked_and_granted():
     layout = Layout(
         partitions=(Partition(name="a", requested_sms=90, granted_sms=96), part("b", 12, sm_ids=(3, 5))), remainder_sms=24
     )
-    assert str(layout) == "Layout: a 96 SMs (asked for 90), b 12 SMs (asked for 12); 24 SMs in no partition"
+    line, why = str(layout).split("\n", 1)
+    assert line == "Layout: a 96 SMs (asked for 90), b 12 SMs (asked for 12); 24 SMs in no partition"
+    assert "round='exact' refuses" in why
+    assert "\n" not in str(dataclasses.replace(layout, partitions=layout.partitions[1:])), "what is as asked needs no reason"
     shown = layout._repr_html_()
     for fact in (">90<", ">96<", "not yet", "2 SMs seen", "24 SMs are in no partition"):
         assert fact in shown
