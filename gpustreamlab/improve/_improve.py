@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import FunctionType
@@ -16,7 +16,7 @@ import numpy as np
 
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis import explain
+from gpustreamlab.analysis import Overlap, explain
 from gpustreamlab.analysis._changes import with_cost_of_calls
 from gpustreamlab.analysis._explanation import Finding
 from gpustreamlab.analysis._replay import Impossible, replay
@@ -129,7 +129,10 @@ class Improvement(Reported):
 
     def page(self, path: str | PathLike[str]) -> Path:
         """Write both runs, one above the other on one scale of time, as one page that opens offline; return its path."""
-        return Comparison(self.before, self.after).save(path)
+        both = Comparison(self.before, self.after)
+        a, b = map(_with_wall, (both.result.a, both.result.b), (self.before_ns, self.after_ns))
+        both.result = replace(both.result, a=a, b=b)
+        return both.save(path)
 
     def _line(self) -> str:
         before, after = (format_ns(float(np.median(one))) for one in (self.before_ns, self.after_ns))
@@ -167,6 +170,13 @@ class Improvement(Reported):
         style = "margin:0.4em 0;padding:0.5em;overflow-x:auto;color:inherit;background:rgba(128,128,128,0.12)"
         code = f"<pre style='{style}'>{escape(self.diff)}</pre>" if self.diff else ""
         return f"{super()._repr_html_()}{code}"
+
+
+def _with_wall(times: Overlap, walls_ns: Sequence[int]) -> Overlap:
+    """Return times with the wall that was measured: in it stands what the host does in front of the first work, too."""
+    wall_ns = int(np.median(walls_ns))
+    idle_ns = np.eye(1, len(times.concurrency_ns), dtype=np.int64)[0] * (wall_ns - times.wall_ns)
+    return replace(times, wall_ns=wall_ns, concurrency_ns=times.concurrency_ns + idle_ns)
 
 
 def _gain(gain_ns: int | None) -> str:

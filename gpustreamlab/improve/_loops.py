@@ -14,9 +14,9 @@ from gpustreamlab._util.arrays import find_arrays, find_owner
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
-from gpustreamlab.improve._draft import parsed
+from gpustreamlab.improve._draft import parsed, walk_statements
 from gpustreamlab.improve._facts import Facts, copied_names, names_bound, selection
-from gpustreamlab.improve._run import names_loaded
+from gpustreamlab.improve._run import names_loaded, parts_of_statement
 from gpustreamlab.improve._waits import Editor, Variant, call_of
 from gpustreamlab.streams.stream import Stream
 
@@ -242,18 +242,17 @@ def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Variant:
 
 def _events_in(loop: ast.For) -> list[tuple[str, bool]]:
     """Return the variables, and lists, to which a loop gives events of its turns that it waits for in later ones."""
-    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".wait")]
-    waited = {part.id for call in calls for one in call.args for part in ast.walk(one) if isinstance(part, ast.Name)}
-    found = {}
-    for node in ast.walk(loop):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute(attr="record"))):
-                found[name] = True
-            case ast.Assign(
-                targets=[ast.Subscript(value=ast.Name(id=name))], value=ast.Call(func=ast.Attribute(attr="record"))
-            ):
-                found[name] = False
-    return [(name, is_named) for name, is_named in found.items() if name in waited]
+    waited, found = set[str](), dict[str, tuple[bool, bool]]()
+    for _, one in walk_statements(loop.body):
+        for call in (node for node in parts_of_statement(one) if isinstance(node, ast.Call)):
+            if ast.unparse(call.func).endswith(".wait"):
+                waited |= {part.id for node in call.args for part in ast.walk(node) if isinstance(part, ast.Name)}
+        match one:
+            case ast.Assign(targets=[target], value=ast.Call(func=ast.Attribute(attr="record"))):
+                match target:
+                    case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
+                        found.setdefault(name, (isinstance(target, ast.Name), name in waited))
+    return [(name, is_named) for name, (is_named, is_of_turn_before) in found.items() if is_of_turn_before]
 
 
 # Streams

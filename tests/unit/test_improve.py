@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.workloads import spin
 from tests.helpers.improve_programs import KEPT, MENDED
@@ -228,7 +229,8 @@ def test_comments_and_lines_that_did_not_change_stay_as_they_were(lab):
 def test_a_page_has_both_runs(lab, text, tmp_path):
     found = lab.improve(text, namespace={"lab": lab, "spin": spin})
     page = found.page(tmp_path / "both.html").read_text(encoding="utf-8")
-    assert "1.98× faster" in page or "faster" in page
+    before, after = found.before_ns[-1], found.after_ns[-1]
+    assert f"wall time {format_ns(before)} → {format_ns(after)} ({found.speedup:.2f}× faster)" in page
 
 
 @pytest.mark.parametrize("first", range(0, count(8, 500), 4))
