@@ -23,6 +23,9 @@ from gpustreamlab.streams.stream import Stream
 
 SELECTS = ("on", "select")
 LOOPS = (ast.For, ast.While)
+TRIES = (ast.Try, ast.TryStar)
+HIDING = (*TRIES, ast.Match)
+"""Statements with branches that have no places of their own."""
 _TAKE_IN = ("asarray", "array", "set")
 """What copies to the device what it is given."""
 
@@ -79,25 +82,37 @@ class Facts:
     @cached_property
     def unseen(self) -> frozenset[int]:
         """Statements that did not run, and may another time: not those of a branch that only what was prepared decides."""
-        bound = set().union(*map(names_bound, self.statements))
         heads = [one if isinstance(one, ast.If) and is_pure(one.test) else None for one in self.statements]
-        fixed = {place for place, one in enumerate(heads) if one is not None and not names_loaded(one) & bound}
+        fixed = {place for place, one in enumerate(heads) if one is not None and not names_loaded(one) & self._bound}
         left = {*range(len(self.statements))} - self.executed
         return frozenset(place for place in left if not fixed & {*self.parents[place]})
 
-    @cached_property
-    def is_whole(self) -> bool:
-        """Tell whether all ran that may launch something: the order that data ask for is known, for any run."""
-        parts = (part for place in self.unseen for part in parts_of_statement(self.statements[place]))
-        return not any(isinstance(part, (ast.Call, ast.BinOp, ast.AugAssign)) for part in parts)
+    def hindering(self, last: int | None = None) -> list[int]:
+        """Return what did not run and may launch work on memory that other work uses, up to a place: its order is not known."""
+        places = range(len(self.statements) if last is None else last + 1)
+        untried = [place for place in places if place in self.unseen or isinstance(self.statements[place], HIDING)]
+        launching = {site for site in self.site_of if site in places}
+        found = []
+        for place in untried:
+            own = self._memory_named(place)
+            if any(isinstance(part, (ast.Call, ast.BinOp, ast.AugAssign)) for part in parts_of_statement(self.statements[place])):
+                others = launching.union(untried) - {place}
+                is_on_several = bool(names_loaded(self.statements[self.unit_of(place)]) & self._bound) and self.unit_of(place) != place
+                if own and (is_on_several or any(own & self._memory_named(other) for other in others)):
+                    found.append(place)
+        return found
 
-    def is_left_early(self, place: int) -> bool:
-        """Tell whether what stands behind a statement's loop, or at the end of the program, may be jumped over."""
+    def _memory_named(self, place: int) -> set[int]:
+        """Return the memory of the device to which names of a statement lead, at any time."""
+        return {one for name in names_loaded(self.statements[place]) for one in self.look.arrays.get(name, ())}
+
+    def leaving(self, place: int) -> list[int]:
+        """Return what may jump over what stands behind a statement's loop, or at the end of the program."""
         loop = self.loop_of(place)
         region = self.within(loop) if loop is not None else range(place, len(self.statements) - 1)
-        jumps = (ast.Return, ast.Raise, ast.Assert)
-        is_tried = any(isinstance(self.statements[one], (ast.Try, ast.TryStar)) for one in (*self.parents[place], *region))
-        return is_tried or any(isinstance(self.statements[one], jumps) for one in region)
+        jumps = (ast.Return, ast.Raise, ast.Assert, *TRIES)
+        tried = [one for one in self.parents[place] if isinstance(self.statements[one], TRIES)]
+        return [*tried, *(one for one in region if isinstance(self.statements[one], jumps))]
 
     def loop_of(self, place: int) -> int | None:
         """Return the outermost loop that a statement stands in."""
@@ -129,6 +144,11 @@ class Facts:
             if site >= 0:
                 found.setdefault(self.unit_of(site), []).append(work)
         return dict(sorted(found.items()))
+
+    @cached_property
+    def _bound(self) -> set[str]:
+        """Variables that the program binds itself."""
+        return set().union(*map(names_bound, self.statements))
 
     # Streams
 
@@ -163,8 +183,7 @@ class Facts:
     @cached_property
     def _lasting(self) -> list[str]:
         """Variables that the program does not bind itself."""
-        bound = set().union(*map(names_bound, self.statements))
-        return list(dict.fromkeys(name for name, _ in self.values() if name not in bound))
+        return list(dict.fromkeys(name for name, _ in self.values() if name not in self._bound))
 
     # What waits, and for what
 
@@ -209,14 +228,17 @@ class Facts:
 
     def is_touched(self, region: Collection[int], memory: Collection[tuple[int, int]] | None) -> bool:
         """Tell whether the host itself may look at memory, in some statements; at any, where it is None."""
+        return next(self.touching(region, memory), None) is not None
+
+    def touching(self, region: Collection[int], memory: Collection[tuple[int, int]] | None) -> Iterator[int]:
+        """Yield the statements in which the host itself may look at memory."""
         for place in region:
             one, own = self.statements[place], self.look.host_memory[place]
             names = names_loaded(one) - copied_names(one) - self._only_gone_through(place)
             found = own if place in self.executed else self.look.known  # by a branch that was not taken
-            for begin, end in {part for name in names for part in found.get(name, ())}:
-                if memory is None or any(begin < last and first < end for first, last in memory):
-                    return True
-        return False
+            ranges = {part for name in names for part in found.get(name, ())}
+            if any(memory is None or any(begin < last and first < end for first, last in memory) for begin, end in ranges):
+                yield place
 
     def is_looked_up(self, name: str, value: Any, place: int) -> bool:
         """Tell whether a statement looks at a variable, or at the list that it is by another name or in a function."""
@@ -256,6 +278,8 @@ class Facts:
             if not copied_names(self.statements[place]) and place not in self.reading:
                 return None
             found |= self.copies_at(place)
+        for place in self.unseen & {*region}:  # which may copy, too
+            found |= {one for name in copied_names(self.statements[place]) for one in self.look.known.get(name, ())}
         return found
 
     @cached_property

@@ -47,6 +47,7 @@ MAKERS: tuple[Callable[[Facts], Iterator[Variant]], ...] = (
     _waits.host_waits,
     _waits.blocking_gets,
     _waits.stream_waits,
+    _waits.hindered,
     _loops.pinned_sources,
     _loops.batches_of_one,
     _loops.joined_phases,
@@ -356,6 +357,9 @@ class _Search:
         made = [(variant, _predicted(facts, variant)) for make in MAKERS for variant in make(facts)]
         least_ns = LEAST_SHARE * outcome.wall_ns
         promising = [one for one in made if one[1] is None or one[1] >= least_ns]
+        for variant, predicted_ns in promising:
+            if variant.why_not:
+                self._left.setdefault(variant.title, Left(variant.title, predicted_ns, variant.why_not))
         tried = list(self._try(promising, outcome))
         if not any(self._gaining(tried)):
             tried += self._try([one for one in made if one not in promising], outcome)

@@ -71,6 +71,8 @@ class _Phase(NamedTuple):
 
 def joined_phases(facts: Facts) -> Iterator[Variant]:
     """Join loops over the same items that stand in a row: all is done with an item before the next one."""
+    if facts.hindering():
+        return
     editor, joined = Editor(facts), list[str]()
     for body in {id(body): body for body, _ in editor.draft.statements()}.values():
         for place in range(len(body)):
@@ -152,7 +154,7 @@ def _renamed(node: Any, names: dict[str, str]) -> Any:
 
 def batches_of_one(facts: Facts) -> Iterator[Variant]:
     """Take batches of one item each, where a loop takes batches and loops over the items of each several times."""
-    for place in sorted(facts.executed):
+    for place in sorted(facts.executed) if not facts.hindering() else ():
         match facts.statements[place]:
             case ast.For(target=ast.Name(id=batch), iter=items, body=body):
                 inner = [part for one in body for part in ast.walk(one)]
@@ -177,7 +179,7 @@ def _turns_and_waits(run: Run) -> Run | None:
 def second_buffer(facts: Facts) -> Iterator[Variant]:
     """Fill one buffer while the other is worked on: where each turn of a loop fills the same array anew."""
     bound = set().union(*map(names_bound, facts.statements))
-    for place in sorted(facts.executed):
+    for place in sorted(facts.executed) if not facts.hindering() else ():
         loop = facts.loop_of(place)
         if (
             loop is None
@@ -269,6 +271,8 @@ def by_role(facts: Facts) -> Iterator[Variant]:
         is_mixed = {*moving} != {*inside}
         if len(lanes) != 1 or not moving or not is_mixed or facts.session_name is None or not facts.run.memory.is_known:
             continue
+        if facts.hindering(max(facts.within(loop))):
+            continue
         calls = [one for one in ast.walk(facts.statements[loop]) if isinstance(one, ast.Call)]
         if any(ast.unparse(one.func).endswith((".record", ".synchronize", ".query")) for one in calls):
             continue  # these are of the one stream, and would not wait for the others
@@ -346,7 +350,7 @@ class _Replace(ast.NodeTransformer):
 
 def in_turn(facts: Facts) -> Iterator[Variant]:
     """Take items in turn where a loop takes many of one kind, then many of the next."""
-    for place in sorted(facts.executed):
+    for place in sorted(facts.executed) if not facts.hindering() else ():
         one = facts.statements[place]
         if not isinstance(one, ast.For) or not isinstance(one.iter, ast.Name) or not isinstance(one.target, ast.Name):
             continue

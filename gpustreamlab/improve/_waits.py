@@ -27,6 +27,7 @@ class Variant:
     title: str  # What was done, as a sentence without its end
     draft: Draft
     predict: Callable[[Run], Run | None] | None = None  # The same change of a recorded run; None where none is known
+    why_not: str = ""  # Why it is not made, where it might gain: then the draft is as it was
 
 
 class Editor:
@@ -131,12 +132,41 @@ def _can_leave_out(facts: Facts, place: int) -> bool:
 
 def _is_untouched(facts: Facts, place: int) -> bool:
     """Tell whether the host touches nothing that is copied until the end of a loop, where it waits again in any case."""
-    if not facts.is_whole or facts.is_left_early(place):
-        return False
+    return _stopping(facts, place) == []
+
+
+def _stopping(facts: Facts, place: int) -> list[int] | None:
+    """Return what did not run, or may leave the loop, for which the host has to wait as it does; None where what ran asks for it."""
     region = facts.region(place)
-    lanes = _lanes_awaited(facts, place)
-    memory = facts.memory_of_copies(region, lanes)
-    return not facts.is_touched(region, memory)
+    touching = [*facts.touching(region, facts.memory_of_copies(region, _lanes_awaited(facts, place)))]
+    if not facts.executed.isdisjoint(touching):
+        return None
+    return sorted({*touching, *facts.hindering(max(region)), *facts.leaving(place)})
+
+
+def hindered(facts: Facts) -> Iterator[Variant]:
+    """Tell which waits stay only for what did not run, or for what may leave the loop: by each of these."""
+    stopped = dict[tuple[int, ...], list[int]]()
+    for place in sorted(facts.executed):
+        if place in facts.waiting and not facts.needs_wait(place):
+            stopped.setdefault(tuple(_stopping(facts, place) or ()), []).append(place)
+    for stops, places in stopped.items():
+        if stops:
+            title = f"the host does not wait by {told(facts, places)}"
+            yield Variant(title, facts.draft, changes.no_host_waits, _reasons(facts, stops))
+    waits, hindering = [place for place in sorted(facts.executed) if _is_stream_wait(facts, place)], facts.hindering()
+    if waits and hindering and facts.run.memory.is_known:
+        yield Variant(f"{told(facts, waits)} left out", facts.draft, changes.fine_waits, _reasons(facts, hindering))
+
+
+def _reasons(facts: Facts, places: Iterable[int]) -> str:
+    """Say for which statements waits stay, with their lines."""
+    found = []
+    for one, is_unseen in ((facts.statements[place], place in facts.unseen) for place in places):
+        text = short_text(ast.unparse(one).partition("\n")[0])
+        where = f"line {one.lineno}, {text}," if hasattr(one, "given") else text
+        found.append(f"{where} {'did not run, and may need the wait' if is_unseen else 'may jump over the wait'}")
+    return "; ".join(found)
 
 
 def _lanes_awaited(facts: Facts, place: int) -> set[int] | None:
@@ -379,14 +409,17 @@ def _root(part: ast.expr) -> str:
 
 def stream_waits(facts: Facts) -> Iterator[Variant]:
     """Leave out waits of streams, one by one, where all that work touches is known: a race that it brings would be seen."""
-    if not facts.run.memory.is_known or not facts.is_whole:
+    if not facts.run.memory.is_known or facts.hindering():
         return
     for place in sorted(facts.executed):
-        call = call_of(facts.statements[place])
-        match call:
-            case ast.Call(func=ast.Attribute(attr="wait", value=ast.Name(id=name)), args=[_]) if isinstance(
-                facts.look.kinds[place].get(name), Stream
-            ):
-                editor = Editor(facts)
-                editor.replace(place, [])
-                yield Variant(f"{told(facts, [place])} is left out", editor.tidy(), changes.fine_waits)
+        if _is_stream_wait(facts, place):
+            editor = Editor(facts)
+            editor.replace(place, [])
+            yield Variant(f"{told(facts, [place])} is left out", editor.tidy(), changes.fine_waits)
+
+
+def _is_stream_wait(facts: Facts, place: int) -> bool:
+    match call_of(facts.statements[place]):
+        case ast.Call(func=ast.Attribute(attr="wait", value=ast.Name(id=name)), args=[_]):
+            return isinstance(facts.look.kinds[place].get(name), Stream)
+    return False

@@ -22,6 +22,8 @@ from tests.helpers.happens_before import Oracle
 
 STREAMS = ("a", "b", "c")
 HOST = "host"
+SELDOM = (7, 1)
+"""A branch is taken in turns after this one: by no program that runs on a device, and by some on paper."""
 
 
 class RandomProgram(NamedTuple):
@@ -212,7 +214,7 @@ def names_for(lab, side):
     """Return what the text of a program looks up."""
     if isinstance(lab, Paper):
         return {"lab": lab, "SIDE": side, "pictures": lambda *size: Piece(lab, pictures(*size), is_pinned=False)}
-    return {"lab": lab, "SIDE": side, "pictures": pictures}
+    return {"lab": lab, "SIDE": side, "SELDOM": SELDOM[0], "pictures": pictures}
 
 
 def function_of(text, names):
@@ -232,10 +234,10 @@ class OnPaper(NamedTuple):
     pending: set  # What it gives that the host could not read yet
 
 
-def on_paper(text):
+def on_paper(text, seldom):
     """Run a program on paper; the host reads all that it gives back at the end."""
     paper = Paper()
-    work = function_of(text, names_for(paper, 2))(paper)
+    work = function_of(text, names_for(paper, 2) | {"SELDOM": seldom})(paper)
     paper.synchronize()
     with redirect_stdout(io.StringIO()) as printed:
         given = work()
@@ -280,7 +282,7 @@ class _Writer:
         self.source = self.dice.choice(("photos", "photos", "pinned_photos", "staging"))
         self.care = self.dice.choice((0.8, 1.0, 1.0))  # how often work is ordered where its stream changes
 
-    def write(self):
+    def program(self):
         prepare = [
             f"photos = pictures({self.count}, SIDE)",
             "pinned_photos = lab.memory.pinned_empty(photos.shape, photos.dtype)",
@@ -320,7 +322,7 @@ class _Writer:
         """What is done with an item, in its order, each on some stream."""
         dice, frame = self.dice, "frame" if self.has_one_frame else "frames[n]"
         lines, before = [], None
-        kinds = ["upload", *dice.choices(("product", "scale", "total", "value", "noise"), k=dice.randint(0, 3))]
+        kinds = ["upload", *dice.choices(("product", "scale", "total", "value", "noise", "seldom"), k=dice.randint(0, 3))]
         kinds.insert(1, "product" if dice.random() < 0.8 else "scale")
         kinds += dice.choices(("download", "fetch", "value", "unread", "printed", "keep"), k=dice.randint(1, 2))
         for kind in kinds:
@@ -370,8 +372,20 @@ class _Writer:
     def noise(self, stream, frame):
         other = self.dice.choice(STREAMS)
         return self.dice.choice(
-            ([f"{stream}.synchronize()"], ["lab.synchronize()"], [f"{stream}.wait({other})"], [f"if n > 7:\n    {other}.synchronize()"])
+            ([f"{stream}.synchronize()"], ["lab.synchronize()"], [f"{stream}.wait({other})"], [f"if n > SELDOM:\n    {other}.synchronize()"])
         )
+
+    def seldom(self, stream, frame):
+        """A branch that no run takes, until one does."""
+        kinds = ("upload", "total", "total", "download", "fetch", "unread", "write", "tell")
+        lines = getattr(self, self.dice.choice(kinds))(stream, frame)
+        return [f"if n > SELDOM:\n{indent(line, '    ')}" for line in lines]
+
+    def write(self, stream, frame):
+        return [self.dice.choice(("staging[...] = 5", "photos[n] = 1", "pinned_photos[0] = 2", "back[0] = 3"))]
+
+    def tell(self, stream, frame):
+        return self.dice.choice((["values.append(n)"], ["print('seldom', n % 2)"], self.on(stream, "total[...] = total * 1")))
 
     def download(self, stream, frame):
         lines = self.on(stream, "y.get(out=back[n], blocking=False)")
@@ -398,8 +412,8 @@ class _Writer:
 def random_program(seed):
     """Return a program that is right: the same for the same seed."""
     for again in itertools.count():
-        program = _Writer(1000 * seed + again).write()
-        if not on_paper(program.text).met:
+        program = _Writer(1000 * seed + again).program()
+        if not any(on_paper(program.text, seldom).met for seldom in SELDOM):
             return program
 
 
