@@ -56,9 +56,10 @@ class Facts:
         return [int(self._place[one]) if one >= 0 else -1 for one in found.tolist()]
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield names with the values that they had."""
-        for kinds in self.look.kinds:
-            yield from kinds.items()
+        """Yield names with the values that they had, of statements that ran or may run."""
+        for place, kinds in enumerate(self.look.kinds):
+            if place in self.executed or place in self.unseen:
+                yield from kinds.items()
 
     # Statements
 
