@@ -252,8 +252,12 @@ class Facts:
         return False
 
     def _only_gone_through(self, place: int) -> set[str]:
-        """Return the variables whose items a loop takes: it looks at none of their bytes."""
+        """Return the variables whose items a loop takes, and a list that is given one more: it looks at none of their bytes."""
         one, kinds = self.statements[place], self.look.kinds[place]
+        match one:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name)), args=[new])):
+                is_alone = not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(new))
+                return {name} if is_alone and type(kinds.get(name)) is list else set()
         plain = (ast.Name, ast.Load, ast.Constant, ast.Call)
         if not isinstance(one, ast.For) or not all(isinstance(part, plain) for part in ast.walk(one.iter)):
             return set()

@@ -51,11 +51,12 @@ MAKERS: tuple[Callable[[Facts], Iterator[Variant]], ...] = (
     _loops.pinned_sources,
     _loops.batches_of_one,
     _loops.joined_phases,
-    _loops.second_buffer,
+    _loops.more_buffers,
     _loops.by_role,
     _loops.streams_before,
     _loops.in_turn,
     _loops.whole_card,
+    _loops.first_of_all,
 )
 """What makes variants, what is simplest first."""
 
@@ -406,10 +407,10 @@ class _Search:
         return ""
 
     def _gaining(self, tried: Sequence[_Tried]) -> list[_Tried]:
-        """Return the variants that gain in one run and may be kept, what gains most first."""
+        """Return the variants that gain in one run and may be kept, what gains most first; what is simplest of those alike."""
         least_ns = LEAST_SHARE * self._outcome.wall_ns
         found = [one for one in tried if not one.why_not and one.gain_ns >= least_ns]
-        return sorted(found, key=lambda one: -one.gain_ns)
+        return sorted(found, key=lambda one: -(one.gain_ns // max(1, least_ns)))
 
     def _pairs(self, tried: Sequence[_Tried]) -> Iterator[list[_Tried]]:
         """Yield changes that gain only together: one that gains nothing, and one on top of it that gains."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ import numpy as np
 from gpustreamlab._util.arrays import find_arrays, find_owner
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
-from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
-from gpustreamlab.improve._draft import parsed, walk_statements
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD
+from gpustreamlab.analysis._replay import has_full_sms
+from gpustreamlab.improve._draft import Draft, parsed, walk_statements
 from gpustreamlab.improve._facts import Facts, copied_names, names_bound, selection
 from gpustreamlab.improve._run import names_loaded, parts_of_statement
 from gpustreamlab.improve._waits import Editor, Variant, call_of
@@ -22,6 +24,8 @@ from gpustreamlab.streams.stream import Stream
 
 LEAST_BLOCK = 4
 """From so many launches of one stream in a row on they are launched in turn."""
+MOST_MORE = 2
+"""So many more buffers are tried."""
 ROLES = {UPLOAD: "uploads", DOWNLOAD: "downloads"}
 
 
@@ -176,8 +180,8 @@ def _turns_and_waits(run: Run) -> Run | None:
 # Buffers
 
 
-def second_buffer(facts: Facts) -> Iterator[Variant]:
-    """Fill one buffer while the other is worked on: where each turn of a loop fills the same array anew."""
+def more_buffers(facts: Facts) -> Iterator[Variant]:
+    """Fill one buffer while others are worked on: where each turn of a loop fills the same array anew."""
     bound = set().union(*map(names_bound, facts.statements))
     for place in sorted(facts.executed) if not facts.hindering() else ():
         loop = facts.loop_of(place)
@@ -194,7 +198,8 @@ def second_buffer(facts: Facts) -> Iterator[Variant]:
                 ast.For(),
             ) if buffer not in bound and _is_filled_first(facts, place, loop, buffer):
                 count = sum(1 for at, _ in facts.look.times if at == place)
-                yield _with_second(facts, loop, buffer, count)
+                for buffers in range(2, 2 + min(count - 1, MOST_MORE)):
+                    yield _with_more(facts, loop, buffer, count, buffers)
 
 
 def _is_filled_again(facts: Facts, place: int) -> bool:
@@ -213,33 +218,41 @@ def _is_filled_first(facts: Facts, place: int, loop: int, buffer: str) -> bool:
     return not (is_shared or is_used or may_skip or leaves)
 
 
-def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Variant:
+def _with_more(facts: Facts, loop: int, buffer: str, count: int, buffers: int) -> Variant:
     values = [value for name, value in facts.values() if name == buffer]
     is_list = bool(values) and isinstance(values[0], (list, tuple))
     editor = Editor(facts)
     one = editor.at(loop)
     lab, draft = facts.session_name, editor.draft
-    now, other = draft.new_name(f"{buffer}_now"), draft.new_name(f"{buffer}_next")
     like = f"{lab}.xp.empty_like({buffer})" if not is_list else f"[{lab}.xp.empty_like(one) for one in {buffer}]"
-    second = draft.new_name(f"{buffer}_2")
-    names = {buffer: now}
-    pair = f"{second}, {buffer}" if count % 2 == 0 else f"{buffer}, {second}"  # the last turn fills the one that there was
-    before = [f"{now}, {other} = {pair}"]
-    behind = [f"{now}, {other} = {other}, {now}"]
+    more = [draft.new_name(f"{buffer}_{number}") for number in range(2, buffers + 1)]
+    ring = [*more]
+    ring.insert((count - 1) % buffers, buffer)  # the last turn fills the one that there was
+    turns = _turning(draft, buffer, buffers)
+    names = {buffer: turns[0]}
+    before = [f"{', '.join(turns)} = {', '.join(ring)}"]
+    behind = [_turned(turns)]
     for events, is_named in _events_in(one):
-        if is_named:
-            kept = draft.new_name(f"{events}_next")
-            before.append(f"{kept} = {events}")
-            behind.append(f"{events}, {kept} = {kept}, {events}")
-        else:
-            own, kept = draft.new_name(f"{events}_now"), draft.new_name(f"{events}_next")
-            names[events] = own
-            before.append(f"{own}, {kept} = [*{events}], [*{events}]")
-            behind.append(f"{own}, {kept} = {kept}, {own}")
+        turns = [events, *_turning(draft, events, buffers)[1:]] if is_named else _turning(draft, events, buffers)
+        names |= {} if is_named else {events: turns[0]}
+        first = [*turns[1:]] if is_named else [*turns]
+        before.append(f"{', '.join(first)} = {', '.join([events if is_named else f'[*{events}]'] * len(first))}")
+        behind.append(_turned(turns))
     one.body = [_renamed(part, names) for part in one.body] + parsed("\n".join(behind))
-    _before_all(editor, loop, [f"{second} = {like}"])
+    _before_all(editor, loop, [f"{name} = {like}" for name in more])
     editor.insert(loop, parsed("\n".join(before)))
-    return Variant(f"{buffer} has a second buffer, and turns of the loop fill them in turn", editor.tidy(), changes.two_buffers)
+    word = {2: "a second buffer", 3: "three buffers"}[buffers]
+    title = f"{buffer} has {word}, and turns of the loop fill them in turn"
+    return Variant(title, editor.tidy(), partial(changes.fine_waits, buffers=buffers))
+
+
+def _turning(draft: Draft, name: str, buffers: int) -> list[str]:
+    """Return variables for what this turn of a loop uses, and the next ones."""
+    return [draft.new_name(f"{name}_{when}") for when in ("now", "next", "third")[:buffers]]
+
+
+def _turned(turns: Sequence[str]) -> str:
+    return f"{', '.join(turns)} = {', '.join([*turns[1:], turns[0]])}"
 
 
 def _events_in(loop: ast.For) -> list[tuple[str, bool]]:
@@ -343,6 +356,27 @@ class _Replace(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         return self._new if ast.dump(node) == self._old else self.generic_visit(node)  # type: ignore[return-value]
+
+
+def first_of_all(facts: Facts) -> Iterator[Variant]:
+    """Let a stream go before all others, where kernels wait for SMs."""
+    program = facts.run.program
+    lanes = sorted({work.lane for work in program.works if work.kind == KERNEL})
+    for lane in lanes if 2 <= len(lanes) <= changes.MOST_FIRST and has_full_sms(program) else ():
+        editor, level, name = Editor(facts), min(program.priorities) - 1, facts.lane_name(lane)
+        calls = [node for node in ast.walk(editor.draft.tree) if _makes_stream(facts, node, name)]
+        for call in calls:
+            call.keywords.append(ast.keyword("priority", ast.parse(str(level), mode="eval").body))
+        if calls:
+            predict = partial(changes.with_priorities, levels={lane: level})
+            yield Variant(f"{name} goes before all other streams, by its priority", editor.tidy(), predict)
+
+
+def _makes_stream(facts: Facts, node: ast.AST, name: str) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=session), attr="stream"), args=[ast.Constant(value=given)]):
+            return (session, given) == (facts.session_name, name) and not any(one.arg == "priority" for one in node.keywords)
+    return False
 
 
 # Launches
