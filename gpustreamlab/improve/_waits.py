@@ -148,7 +148,8 @@ def hindered(facts: Facts) -> Iterator[Variant]:
     """Tell which waits stay only for what did not run, or for what may leave the loop: by each of these."""
     stopped = dict[tuple[int, ...], list[int]]()
     for place in sorted(facts.executed):
-        if place in facts.waiting and not facts.needs_wait(place):
+        is_wait = place in facts.waiting and (place in facts.reading or _is_synchronize(facts, place))
+        if is_wait and not facts.needs_wait(place):
             stopped.setdefault(tuple(_stopping(facts, place) or ()), []).append(place)
     for stops, places in stopped.items():
         if stops:

@@ -41,6 +41,22 @@ def test_what_data_or_the_host_need_stays(lab, name):
     assert found or "left as it is: nothing that was tried" in " ".join(str(found).split())
 
 
+def test_what_did_not_run_stops_what_its_data_concern_and_is_told_with_its_line(lab):
+    found = lab.improve(KEPT["a_branch_that_is_seldom_taken_uses_what_is_loaded"][0], lab, seconds=LONG)
+    told = {one.title: one.why for one in found.left}
+    why = told["the host does not wait by load.synchronize()"]
+    assert why == "line 16, total[...] = total + frames[n], did not run, and may need the wait"
+
+
+def test_what_did_not_run_stops_nothing_that_its_data_do_not_concern(lab, text):
+    seldom = "seen, other = [], lab.xp.ones(4)\n" + text.replace(
+        "    lab.synchronize()\n", "    lab.synchronize()\n    if seen:\n        print(len(seen) + 1)\n        other += 1\n", 1
+    )
+    found = lab.improve(seldom, namespace={"lab": lab, "spin": spin}, seconds=LONG)
+    assert found.speedup == pytest.approx(2, rel=0.05)
+    assert not any("did not run" in one.why for one in found.left)
+
+
 def waiting():
     """Use two streams in turns, and wait for each on the host."""
     for _ in range(4):
