@@ -21,7 +21,7 @@ import gpustreamlab
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-README = {"timeline.png": ("three_streams", 440), "improve.png": ("12-improve", 760)}
+README = {"timeline.png": ("three_streams", 440), "improve.png": ("12-improve", 765)}
 """Pictures of the README: the recording of the gallery, or the notebook that writes a page, and how many px of the page."""
 
 
@@ -45,7 +45,7 @@ def draw_page(origin: str, target: Path, height: int) -> None:
             page = gpustreamlab.load_trace(recording).timeline().save(Path(folder, "run.html"))
         else:
             page = page_of_notebook(origin, Path(folder))
-        browser = [os.environ.get("CHROMIUM", "/usr/bin/chromium"), "--headless", "--no-sandbox", "--disable-gpu"]
+        browser = [os.environ.get("CHROMIUM", "/usr/bin/chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         window = [f"--window-size=1300,{height}", "--force-device-scale-factor=1.5", "--virtual-time-budget=8000"]
         subprocess.run(
             [*browser, *window, f"--screenshot={target}", Path(page).as_uri()], check=True, stderr=subprocess.DEVNULL
