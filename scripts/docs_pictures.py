@@ -45,7 +45,13 @@ def draw_page(origin: str, target: Path, height: int) -> None:
             page = gpustreamlab.load_trace(recording).timeline().save(Path(folder, "run.html"))
         else:
             page = page_of_notebook(origin, Path(folder))
-        browser = [os.environ.get("CHROMIUM", "/usr/bin/chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        browser = [
+            os.environ.get("CHROMIUM", "/usr/bin/chromium"),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+        ]
         window = [f"--window-size=1300,{height}", "--force-device-scale-factor=1.5", "--virtual-time-budget=8000"]
         subprocess.run(
             [*browser, *window, f"--screenshot={target}", Path(page).as_uri()], check=True, stderr=subprocess.DEVNULL

@@ -93,14 +93,15 @@ class Facts:
         places = range(len(self.statements) if last is None else last + 1)
         untried = [place for place in places if place in self.unseen or isinstance(self.statements[place], HIDING)]
         launching = {site for site in self.site_of if site in places}
+        kinds = (ast.Call, ast.BinOp, ast.AugAssign)
         found = []
         for place in untried:
-            own = self._memory_named(place)
-            if any(isinstance(part, (ast.Call, ast.BinOp, ast.AugAssign)) for part in parts_of_statement(self.statements[place])):
-                others = launching.union(untried) - {place}
-                is_on_several = bool(names_loaded(self.statements[self.unit_of(place)]) & self._bound) and self.unit_of(place) != place
-                if own and (is_on_several or any(own & self._memory_named(other) for other in others)):
-                    found.append(place)
+            own, unit = self._memory_named(place), self.unit_of(place)
+            may_launch = any(isinstance(part, kinds) for part in parts_of_statement(self.statements[place]))
+            is_on_several = unit != place and not names_loaded(self.statements[unit]).isdisjoint(self._bound)
+            others = launching.union(untried) - {place}
+            if may_launch and own and (is_on_several or any(own & self._memory_named(other) for other in others)):
+                found.append(place)
         return found
 
     def _memory_named(self, place: int) -> set[int]:

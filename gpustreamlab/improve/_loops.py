@@ -374,8 +374,8 @@ def first_of_all(facts: Facts) -> Iterator[Variant]:
 
 def _makes_stream(facts: Facts, node: ast.AST, name: str) -> bool:
     match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=session), attr="stream"), args=[ast.Constant(value=given)]):
-            return (session, given) == (facts.session_name, name) and not any(one.arg == "priority" for one in node.keywords)
+        case ast.Call(ast.Attribute(value=ast.Name(id=session), attr="stream"), [ast.Constant(value=given)], keywords):
+            return (session, given) == (facts.session_name, name) and not any(one.arg == "priority" for one in keywords)
     return False
 
 

@@ -136,7 +136,7 @@ def _is_untouched(facts: Facts, place: int) -> bool:
 
 
 def _stopping(facts: Facts, place: int) -> list[int] | None:
-    """Return what did not run, or may leave the loop, for which the host has to wait as it does; None where what ran asks for it."""
+    """Return what did not run, or may leave the loop, for which a wait of the host stays; None where what ran asks for it."""
     region = facts.region(place)
     touching = [*facts.touching(region, facts.memory_of_copies(region, _lanes_awaited(facts, place)))]
     if not facts.executed.isdisjoint(touching):

@@ -368,13 +368,13 @@ class _Writer:
         return [*self.on(stream, f"y = {frame} * 2 + {self.dice.randint(0, 3)}"), *["alive.append(y)"] * self.keeps]
 
     def total(self, stream, frame):
-        return self.on(stream, self.dice.choice(("total += y", f"total += {frame}", "total += 1")).replace("total +=", "total[...] = total +"))
+        added = self.dice.choice(("y", frame, "1"))
+        return self.on(stream, f"total[...] = total + {added}")
 
     def noise(self, stream, frame):
         other = self.dice.choice(STREAMS)
-        return self.dice.choice(
-            ([f"{stream}.synchronize()"], ["lab.synchronize()"], [f"{stream}.wait({other})"], [f"if n > SELDOM:\n    {other}.synchronize()"])
-        )
+        unseen = f"if n > SELDOM:\n    {other}.synchronize()"
+        return [self.dice.choice((f"{stream}.synchronize()", "lab.synchronize()", f"{stream}.wait({other})", unseen))]
 
     def seldom(self, stream, frame):
         """A branch that no run takes, until one does."""
@@ -412,10 +412,8 @@ class _Writer:
 
 def random_program(seed, *, keeps=False):
     """Return a program that is right: the same for the same seed. One that keeps all arrays is so with any pool of memory."""
-    for again in itertools.count():
-        program = _Writer(1000 * seed + again, keeps=keeps).program()
-        if not any(on_paper(program.text, seldom).met for seldom in SELDOM):
-            return program
+    written = (_Writer(1000 * seed + again, keeps=keeps).program() for again in itertools.count())
+    return next(one for one in written if not any(on_paper(one.text, seldom).met for seldom in SELDOM))
 
 
 class OnDevice(NamedTuple):

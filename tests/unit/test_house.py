@@ -19,7 +19,7 @@ CEILINGS = {
     "doors": (5_290, 16),
     "draw": (5_370, 15),
     "exchange": (6_200, 25),
-    "improve": (2_280, 7),
+    "improve": (2_440, 7),
     "memory": (1_710, 6),
     "model": (3_060, 9),
     "notebook": (3_060, 11),
