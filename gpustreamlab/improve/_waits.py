@@ -413,10 +413,58 @@ def stream_waits(facts: Facts) -> Iterator[Variant]:
     if not facts.run.memory.is_known or facts.hindering():
         return
     for place in sorted(facts.executed):
-        if _is_stream_wait(facts, place):
+        if _is_stream_wait(facts, place) and not _is_of_host(facts, place):
             editor = Editor(facts)
             editor.replace(place, [])
             yield Variant(f"{told(facts, [place])} is left out", editor.tidy(), changes.fine_waits)
+
+
+def _is_of_host(facts: Facts, place: int) -> bool:
+    """Tell whether the host may wait for other streams by a wait of a stream: the search for races does not see it."""
+    everywhere = range(len(facts.statements))
+    ends = [
+        one for one in everywhere[place:] if one in facts.executed and not facts.parents[one] and _awaited(facts, one) == {""}
+    ]
+    if ends and not facts.is_touched(everywhere, facts.memory_of_copies(everywhere)):
+        return False  # it waits for all, and reads nothing before
+    found = {name for one in facts.executed for name in _awaited(facts, one)} - {""}
+    waits = [_stream_names(facts, one) for one in sorted(facts.executed) if _is_stream_wait(facts, one)]
+    for _ in waits:
+        found |= {other for stream, other in waits if {stream, None} & found}
+    stream, other = _stream_names(facts, place)
+    return stream != other and not found.isdisjoint({stream, None})
+
+
+def _awaited(facts: Facts, place: int) -> set[str | None]:
+    """Return the streams for which the host waits in a statement: an empty name for all of them, None for one not known."""
+    call = call_of(facts.statements[place])
+    match call.func if call is not None else None:
+        case ast.Attribute(attr="synchronize", value=ast.Name(id=name)) if name == facts.session_name:
+            return {""}
+        case ast.Attribute(attr="synchronize", value=ast.Name() | ast.Call(func=ast.Attribute(attr="record")) as part):
+            stream = part.func.value if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) else part
+            return {_stream_name(facts, place, stream)}
+    if place not in facts.waiting:
+        return set()
+    return {facts.lane_name(lane) for lane in facts.lanes_of(facts.within(facts.unit_of(place)))} or {None}
+
+
+def _stream_names(facts: Facts, place: int) -> tuple[str | None, str | None]:
+    """Return which stream waits in a statement, and for which; None where that is not known, as of an event."""
+    call = call_of(facts.statements[place])
+    parts = [call.func.value, call.args[0]] if call is not None and isinstance(call.func, ast.Attribute) else [None, None]
+    first, second = (_stream_name(facts, place, part) for part in parts)
+    return first, second
+
+
+def _stream_name(facts: Facts, place: int, part: ast.expr | None) -> str | None:
+    match part:
+        case ast.Constant(value=str(name)):
+            return name
+        case ast.Name(id=variable):
+            value = facts.look.kinds[place].get(variable)
+            return value.name if isinstance(value, Stream) else None
+    return None
 
 
 def _is_stream_wait(facts: Facts, place: int) -> bool:
