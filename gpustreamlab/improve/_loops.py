@@ -364,7 +364,7 @@ def first_of_all(facts: Facts) -> Iterator[Variant]:
     lanes = sorted({work.lane for work in program.works if work.kind == KERNEL})
     for lane in lanes if 2 <= len(lanes) <= changes.MOST_FIRST and has_full_sms(program) else ():
         editor, level, name = Editor(facts), min(program.priorities) - 1, facts.lane_name(lane)
-        calls = [node for node in ast.walk(editor.draft.tree) if _makes_stream(facts, node, name)]
+        calls = [one for one in ast.walk(editor.draft.tree) if isinstance(one, ast.Call) and _makes_stream(facts, one, name)]
         for call in calls:
             call.keywords.append(ast.keyword("priority", ast.parse(str(level), mode="eval").body))
         if calls:
@@ -372,7 +372,7 @@ def first_of_all(facts: Facts) -> Iterator[Variant]:
             yield Variant(f"{name} goes before all other streams, by its priority", editor.tidy(), predict)
 
 
-def _makes_stream(facts: Facts, node: ast.AST, name: str) -> bool:
+def _makes_stream(facts: Facts, node: ast.Call, name: str) -> bool:
     match node:
         case ast.Call(ast.Attribute(value=ast.Name(id=session), attr="stream"), [ast.Constant(value=given)], keywords):
             return (session, given) == (facts.session_name, name) and not any(one.arg == "priority" for one in keywords)
