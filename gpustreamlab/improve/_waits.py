@@ -444,8 +444,8 @@ def _awaited(facts: Facts, place: int) -> set[str | None]:
         case ast.Attribute(attr="synchronize", value=ast.Name() | ast.Call(func=ast.Attribute(attr="record")) as part):
             stream = part.func.value if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) else part
             return {_stream_name(facts, place, stream)}
-    if place not in facts.waiting:
-        return set()
+    if all(facts.run.program.calls[number].is_of_device for number in facts.waiting.get(place, ())):
+        return set()  # nothing, or all streams: that behind the program is not the program's
     return {facts.lane_name(lane) for lane in facts.lanes_of(facts.within(facts.unit_of(place)))} or {None}
 
 

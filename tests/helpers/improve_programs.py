@@ -516,6 +516,24 @@ def a_branch_that_is_seldom_taken_uses_what_is_loaded(lab):
     return process
 
 
+@kept("store.wait(work)")
+def the_host_waits_for_a_stream_by_another(lab):
+    """The wait of a stream on which nothing runs orders what the host reads behind the program."""
+    source, _, kernel = data(lab)
+    work, store = lab.streams["work"], lab.streams["store"]
+
+    def process():
+        out = []
+        for n in range(6):
+            with lab.on(work):
+                out.append(lab.xp.asarray(source[n]) @ kernel)
+            store.wait(work)
+            store.synchronize()
+        return out
+
+    return process
+
+
 @kept("frame_2", "frame_now, frame_next = frame_next, frame_now")
 def a_third_buffer_gains_no_more_than_a_second(lab):
     return MENDED["one_array_for_all"](lab, "bad")
