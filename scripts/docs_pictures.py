@@ -3,11 +3,13 @@
     python scripts/docs_pictures.py
 
 The simulated device is deterministic, so what a picture says changes only if the code of its page, the model or the drawing
-does. A test compares that. Those of the README are pages of recordings of the gallery, as Chromium shows them.
+does. A test compares that. Those of the README are pages of a recording and of a notebook, as Chromium shows them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import subprocess
@@ -19,8 +21,8 @@ import gpustreamlab
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-README = {"timeline.png": ("three_streams", 440), "partitions.png": ("repartition", 510)}
-"""Pictures of the README: the recording of the gallery, and how many px of its page."""
+README = {"timeline.png": ("three_streams", 440), "improve.png": ("12-improve", 765)}
+"""Pictures of the README: the recording of the gallery, or the notebook that writes a page, and how many px of the page."""
 
 
 def main() -> int:
@@ -29,25 +31,45 @@ def main() -> int:
         for name, svg in draw_pictures(page).items():
             (IMAGES / name).write_text(svg, encoding="utf-8")
             print(f"{name}: {len(svg) / 1e3:.1f} kB, of {page.relative_to(ROOT)}")
-    for name, (recording, height) in README.items():
-        draw_page(recording, IMAGES / name, height)
-        print(f"{name}: of {recording}")
+    for name, (origin, height) in README.items():
+        draw_page(origin, IMAGES / name, height)
+        print(f"{name}: of {origin}")
     return 0
 
 
-def draw_page(recording: str, target: Path, height: int) -> None:
-    """Show a recording of the gallery in Chromium and keep what it shows."""
+def draw_page(origin: str, target: Path, height: int) -> None:
+    """Show the page of a recording of the gallery, or of a notebook, in Chromium and keep what it shows."""
     with tempfile.TemporaryDirectory() as folder:
-        page = (
-            gpustreamlab.load_trace(ROOT / "docs" / "gallery" / f"{recording}.parquet")
-            .timeline()
-            .save(Path(folder, "run.html"))
-        )
-        browser = [os.environ.get("CHROMIUM", "/usr/bin/chromium"), "--headless", "--no-sandbox", "--disable-gpu"]
+        recording = ROOT / "docs" / "gallery" / f"{origin}.parquet"
+        if recording.exists():
+            page = gpustreamlab.load_trace(recording).timeline().save(Path(folder, "run.html"))
+        else:
+            page = page_of_notebook(origin, Path(folder))
+        browser = [
+            os.environ.get("CHROMIUM", "/usr/bin/chromium"),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+        ]
         window = [f"--window-size=1300,{height}", "--force-device-scale-factor=1.5", "--virtual-time-budget=8000"]
         subprocess.run(
             [*browser, *window, f"--screenshot={target}", Path(page).as_uri()], check=True, stderr=subprocess.DEVNULL
         )
+
+
+def page_of_notebook(name: str, folder: Path) -> Path:
+    """Run a notebook's cells in a folder up to the one that writes a page; return the page."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    shell = InteractiveShell.instance()
+    with contextlib.chdir(folder):
+        for cell in (one for one in cells if one["cell_type"] == "code"):
+            shell.run_cell("".join(cell["source"])).raise_error()
+            for page in folder.glob("*.html"):
+                return page
+    raise FileNotFoundError(f"notebooks/{name}.ipynb writes no page")
 
 
 def pictures_of(page: Path) -> set[str]:

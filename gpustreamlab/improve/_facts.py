@@ -24,6 +24,9 @@ from gpustreamlab.streams.stream import Stream
 
 SELECTS = ("on", "select")
 LOOPS = (ast.For, ast.While)
+TRIES = (ast.Try, ast.TryStar)
+HIDING = (*TRIES, ast.Match)
+"""Statements with branches that have no places of their own."""
 _TAKE_IN = ("asarray", "array", "set")
 """What copies to the device what it is given."""
 
@@ -54,9 +57,10 @@ class Facts:
         return [int(self._place[one]) if one >= 0 else -1 for one in found.tolist()]
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield names with the values that they had."""
-        for kinds in self.look.kinds:
-            yield from kinds.items()
+        """Yield names with the values that they had, of statements that ran or may run."""
+        for place, kinds in enumerate(self.look.kinds):
+            if place in self.executed or place in self.unseen:
+                yield from kinds.items()
 
     # Statements
 
@@ -80,25 +84,38 @@ class Facts:
     @cached_property
     def unseen(self) -> frozenset[int]:
         """Statements that did not run, and may another time: not those of a branch that only what was prepared decides."""
-        bound = set().union(*map(names_bound, self.statements))
         heads = [one if isinstance(one, ast.If) and is_pure(one.test) else None for one in self.statements]
-        fixed = {place for place, one in enumerate(heads) if one is not None and not names_loaded(one) & bound}
+        fixed = {place for place, one in enumerate(heads) if one is not None and not names_loaded(one) & self._bound}
         left = {*range(len(self.statements))} - self.executed
         return frozenset(place for place in left if not fixed & {*self.parents[place]})
 
-    @cached_property
-    def is_whole(self) -> bool:
-        """Tell whether all ran that may launch something: the order that data ask for is known, for any run."""
-        parts = (part for place in self.unseen for part in parts_of_statement(self.statements[place]))
-        return not any(isinstance(part, (ast.Call, ast.BinOp, ast.AugAssign)) for part in parts)
+    def hindering(self, last: int | None = None) -> list[int]:
+        """Return what did not run and may launch work on memory that other work uses, up to a place: its order is not known."""
+        places = range(len(self.statements) if last is None else last + 1)
+        untried = [place for place in places if place in self.unseen or isinstance(self.statements[place], HIDING)]
+        launching = {site for site in self.site_of if site in places}
+        kinds = (ast.Call, ast.BinOp, ast.AugAssign)
+        found = []
+        for place in untried:
+            own, unit = self._memory_named(place), self.unit_of(place)
+            may_launch = any(isinstance(part, kinds) for part in parts_of_statement(self.statements[place]))
+            is_on_several = unit != place and not names_loaded(self.statements[unit]).isdisjoint(self._bound)
+            others = launching.union(untried) - {place}
+            if may_launch and own and (is_on_several or any(own & self._memory_named(other) for other in others)):
+                found.append(place)
+        return found
 
-    def is_left_early(self, place: int) -> bool:
-        """Tell whether what stands behind a statement's loop, or at the end of the program, may be jumped over."""
+    def _memory_named(self, place: int) -> set[int]:
+        """Return the memory of the device to which names of a statement lead, at any time."""
+        return {one for name in names_loaded(self.statements[place]) for one in self.look.arrays.get(name, ())}
+
+    def leaving(self, place: int) -> list[int]:
+        """Return what may jump over what stands behind a statement's loop, or at the end of the program."""
         loop = self.loop_of(place)
         region = self.within(loop) if loop is not None else range(place, len(self.statements) - 1)
-        jumps = (ast.Return, ast.Raise, ast.Assert)
-        is_tried = any(isinstance(self.statements[one], (ast.Try, ast.TryStar)) for one in (*self.parents[place], *region))
-        return is_tried or any(isinstance(self.statements[one], jumps) for one in region)
+        jumps = (ast.Return, ast.Raise, ast.Assert, *TRIES)
+        tried = [one for one in self.parents[place] if isinstance(self.statements[one], TRIES)]
+        return [*tried, *(one for one in region if isinstance(self.statements[one], jumps))]
 
     def loop_of(self, place: int) -> int | None:
         """Return the outermost loop that a statement stands in."""
@@ -130,6 +147,11 @@ class Facts:
             if site >= 0:
                 found.setdefault(self.unit_of(site), []).append(work)
         return dict(sorted(found.items()))
+
+    @cached_property
+    def _bound(self) -> set[str]:
+        """Variables that the program binds itself."""
+        return set().union(*map(names_bound, self.statements))
 
     # Streams
 
@@ -170,8 +192,7 @@ class Facts:
     @cached_property
     def _lasting(self) -> list[str]:
         """Variables that the program does not bind itself."""
-        bound = set().union(*map(names_bound, self.statements))
-        return list(dict.fromkeys(name for name, _ in self.values() if name not in bound))
+        return list(dict.fromkeys(name for name, _ in self.values() if name not in self._bound))
 
     # What waits, and for what
 
@@ -233,14 +254,17 @@ class Facts:
 
     def is_touched(self, region: Collection[int], memory: Collection[tuple[int, int]] | None) -> bool:
         """Tell whether the host itself may look at memory, in some statements; at any, where it is None."""
+        return next(self.touching(region, memory), None) is not None
+
+    def touching(self, region: Collection[int], memory: Collection[tuple[int, int]] | None) -> Iterator[int]:
+        """Yield the statements in which the host itself may look at memory."""
         for place in region:
             one, own = self.statements[place], self.look.host_memory[place]
             names = names_loaded(one) - self.copied_names(place) - self._only_gone_through(place)
             found = own if place in self.executed else self.look.known  # by a branch that was not taken
-            for begin, end in {part for name in names for part in found.get(name, ())}:
-                if memory is None or any(begin < last and first < end for first, last in memory):
-                    return True
-        return False
+            ranges = {part for name in names for part in found.get(name, ())}
+            if any(memory is None or any(begin < last and first < end for first, last in memory) for begin, end in ranges):
+                yield place
 
     def is_looked_up(self, name: str, value: Any, place: int) -> bool:
         """Tell whether a statement looks at a variable, or at the list that it is by another name or in a function."""
@@ -255,8 +279,12 @@ class Facts:
         return False
 
     def _only_gone_through(self, place: int) -> set[str]:
-        """Return the variables whose items a loop takes: it looks at none of their bytes."""
+        """Return the variables whose items a loop takes, and a list that is given one more: it looks at none of their bytes."""
         one, kinds = self.statements[place], self.look.kinds[place]
+        match one:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name)), args=[new])):
+                is_alone = not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(new))
+                return {name} if is_alone and type(kinds.get(name)) is list else set()
         plain = (ast.Name, ast.Load, ast.Constant, ast.Call)
         if not isinstance(one, ast.For) or not all(isinstance(part, plain) for part in ast.walk(one.iter)):
             return set()
@@ -282,6 +310,8 @@ class Facts:
             if not self.copied_names(place) and place not in self.reading:
                 return None
             found |= self.copies_at(place)
+        for place in self.unseen & {*region}:  # which may copy, too
+            found |= {one for name in self.copied_names(place) for one in self.look.known.get(name, ())}
         return found
 
     @cached_property

@@ -15,7 +15,7 @@ from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
 from gpustreamlab.improve._draft import parsed
 from gpustreamlab.improve._facts import Facts, is_reading, names_bound, root_of, selection
-from gpustreamlab.improve._run import host_ranges, parts_of_statement
+from gpustreamlab.improve._run import memory_of, parts_of_statement
 from gpustreamlab.improve._waits import Editor, Variant
 
 _PURE = frozenset({"range", "zip", "enumerate", "len"})
@@ -64,7 +64,12 @@ def _is_capturable(facts: Facts, inside: Sequence[int]) -> bool:
         loaded = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
         is_simple = isinstance(one, (ast.Expr, ast.Assign, ast.AugAssign, ast.For)) or selection(one) is not None
         calls = [part for part in parts if isinstance(part, ast.Call)]
-        if not is_simple or loaded & (bound - seen) or place not in facts.executed or any(map(host_ranges, values.values())):
+        if (
+            not is_simple
+            or loaded & (bound - seen)
+            or place not in facts.executed
+            or any(memory_of(value)[0] for value in values.values())
+        ):
             return False
         if not all(_is_of_device(facts, call, values) for call in calls) or not _writes_the_device(one, values):
             return False

@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import FunctionType
@@ -16,7 +16,7 @@ import numpy as np
 
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis import explain
+from gpustreamlab.analysis import Overlap, explain
 from gpustreamlab.analysis._changes import with_cost_of_calls
 from gpustreamlab.analysis._explanation import Finding
 from gpustreamlab.analysis._replay import Impossible, replay
@@ -49,16 +49,18 @@ MAKERS: tuple[Callable[[Facts], Iterator[Variant]], ...] = (
     _waits.host_waits,
     _waits.blocking_gets,
     _waits.stream_waits,
+    _waits.hindered,
     _torch.uploads,
     _torch.fetches,
     _loops.pinned_sources,
     _loops.batches_of_one,
     _loops.joined_phases,
-    _loops.second_buffer,
+    _loops.more_buffers,
     _loops.by_role,
     _loops.streams_before,
     _loops.in_turn,
     _loops.whole_card,
+    _loops.first_of_all,
     _graph.replayed,
 )
 """What makes variants, what is simplest first."""
@@ -134,7 +136,10 @@ class Improvement(Reported):
 
     def page(self, path: str | PathLike[str]) -> Path:
         """Write both runs, one above the other on one scale of time, as one page that opens offline; return its path."""
-        return Comparison(self.before, self.after).save(path)
+        both = Comparison(self.before, self.after)
+        a, b = map(_with_wall, (both.result.a, both.result.b), (self.before_ns, self.after_ns))
+        both.result = replace(both.result, a=a, b=b)
+        return both.save(path)
 
     def _line(self) -> str:
         before, after = (format_ns(float(np.median(one))) for one in (self.before_ns, self.after_ns))
@@ -172,6 +177,13 @@ class Improvement(Reported):
         style = "margin:0.4em 0;padding:0.5em;overflow-x:auto;color:inherit;background:rgba(128,128,128,0.12)"
         code = f"<pre style='{style}'>{escape(self.diff)}</pre>" if self.diff else ""
         return f"{super()._repr_html_()}{code}"
+
+
+def _with_wall(times: Overlap, walls_ns: Sequence[int]) -> Overlap:
+    """Return times with the wall that was measured: in it stands what the host does in front of the first work, too."""
+    wall_ns = int(np.median(walls_ns))
+    idle_ns = np.eye(1, len(times.concurrency_ns), dtype=np.int64)[0] * (wall_ns - times.wall_ns)
+    return replace(times, wall_ns=wall_ns, concurrency_ns=times.concurrency_ns + idle_ns)
 
 
 def _gain(gain_ns: int | None) -> str:
@@ -351,6 +363,9 @@ class _Search:
         made = [(variant, _predicted(facts, variant)) for make in MAKERS for variant in make(facts)]
         least_ns = LEAST_SHARE * outcome.wall_ns
         promising = [one for one in made if one[1] is None or one[1] >= least_ns]
+        for variant, predicted_ns in promising:
+            if variant.why_not:
+                self._left.setdefault(variant.title, Left(variant.title, predicted_ns, variant.why_not))
         tried = list(self._try(promising, outcome))
         if not any(self._gaining(tried)):
             tried += self._try([one for one in made if one not in promising], outcome)
@@ -397,10 +412,10 @@ class _Search:
         return ""
 
     def _gaining(self, tried: Sequence[_Tried]) -> list[_Tried]:
-        """Return the variants that gain in one run and may be kept, what gains most first."""
+        """Return the variants that gain in one run and may be kept, what gains most first; what is simplest of those alike."""
         least_ns = LEAST_SHARE * self._outcome.wall_ns
         found = [one for one in tried if not one.why_not and one.gain_ns >= least_ns]
-        return sorted(found, key=lambda one: -one.gain_ns)
+        return sorted(found, key=lambda one: -(one.gain_ns // max(1, least_ns)))
 
     def _pairs(self, tried: Sequence[_Tried]) -> Iterator[list[_Tried]]:
         """Yield changes that gain only together: one that gains nothing, and one on top of it that gains."""

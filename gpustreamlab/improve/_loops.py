@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -13,15 +14,18 @@ import numpy as np
 from gpustreamlab._util.arrays import find_arrays, find_owner
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
-from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
-from gpustreamlab.improve._draft import parsed
+from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD
+from gpustreamlab.analysis._replay import has_full_sms
+from gpustreamlab.improve._draft import Draft, parsed, walk_statements
 from gpustreamlab.improve._facts import Facts, names_bound, selection
-from gpustreamlab.improve._run import names_loaded
+from gpustreamlab.improve._run import names_loaded, parts_of_statement
 from gpustreamlab.improve._waits import Editor, Variant, call_of, put_before_all
 from gpustreamlab.streams.stream import Stream
 
 LEAST_BLOCK = 4
 """From so many launches of one stream in a row on they are launched in turn."""
+MOST_MORE = 2
+"""So many more buffers are tried."""
 ROLES = {UPLOAD: "uploads", DOWNLOAD: "downloads"}
 
 
@@ -71,6 +75,8 @@ class _Phase(NamedTuple):
 
 def joined_phases(facts: Facts) -> Iterator[Variant]:
     """Join loops over the same items that stand in a row: all is done with an item before the next one."""
+    if facts.hindering():
+        return
     editor, joined = Editor(facts), list[str]()
     for body in {id(body): body for body, _ in editor.draft.statements()}.values():
         for place in range(len(body)):
@@ -152,7 +158,7 @@ def _renamed(node: Any, names: dict[str, str]) -> Any:
 
 def batches_of_one(facts: Facts) -> Iterator[Variant]:
     """Take batches of one item each, where a loop takes batches and loops over the items of each several times."""
-    for place in sorted(facts.executed):
+    for place in sorted(facts.executed) if not facts.hindering() else ():
         match facts.statements[place]:
             case ast.For(target=ast.Name(id=batch), iter=items, body=body):
                 inner = [part for one in body for part in ast.walk(one)]
@@ -174,10 +180,10 @@ def _turns_and_waits(run: Run) -> Run | None:
 # Buffers
 
 
-def second_buffer(facts: Facts) -> Iterator[Variant]:
-    """Fill one buffer while the other is worked on: where each turn of a loop fills the same array anew."""
+def more_buffers(facts: Facts) -> Iterator[Variant]:
+    """Fill one buffer while others are worked on: where each turn of a loop fills the same array anew."""
     bound = set().union(*map(names_bound, facts.statements))
-    for place in sorted(facts.executed):
+    for place in sorted(facts.executed) if not facts.hindering() else ():
         loop = facts.loop_of(place)
         if (
             loop is None
@@ -192,7 +198,8 @@ def second_buffer(facts: Facts) -> Iterator[Variant]:
                 ast.For(),
             ) if buffer not in bound and _is_filled_first(facts, place, loop, buffer):
                 count = sum(1 for at, _ in facts.look.times if at == place)
-                yield _with_second(facts, loop, buffer, count)
+                for buffers in range(2, 2 + min(count - 1, MOST_MORE)):
+                    yield _with_more(facts, loop, buffer, count, buffers)
 
 
 def _is_filled_again(facts: Facts, place: int) -> bool:
@@ -211,49 +218,56 @@ def _is_filled_first(facts: Facts, place: int, loop: int, buffer: str) -> bool:
     return not (is_shared or is_used or may_skip or leaves)
 
 
-def _with_second(facts: Facts, loop: int, buffer: str, count: int) -> Variant:
+def _with_more(facts: Facts, loop: int, buffer: str, count: int, buffers: int) -> Variant:
     values = [value for name, value in facts.values() if name == buffer]
     is_list = bool(values) and isinstance(values[0], (list, tuple))
     editor = Editor(facts)
     one = editor.at(loop)
     lab, draft = facts.session_name, editor.draft
-    now, other = draft.new_name(f"{buffer}_now"), draft.new_name(f"{buffer}_next")
     like = f"{lab}.xp.empty_like({buffer})" if not is_list else f"[{lab}.xp.empty_like(one) for one in {buffer}]"
-    second = draft.new_name(f"{buffer}_2")
-    names = {buffer: now}
-    pair = f"{second}, {buffer}" if count % 2 == 0 else f"{buffer}, {second}"  # the last turn fills the one that there was
-    before = [f"{now}, {other} = {pair}"]
-    behind = [f"{now}, {other} = {other}, {now}"]
+    more = [draft.new_name(f"{buffer}_{number}") for number in range(2, buffers + 1)]
+    ring = [*more]
+    ring.insert((count - 1) % buffers, buffer)  # the last turn fills the one that there was
+    turns = _turning(draft, buffer, buffers)
+    names = {buffer: turns[0]}
+    before = [f"{', '.join(turns)} = {', '.join(ring)}"]
+    behind = [_turned(turns)]
     for events, is_named in _events_in(one):
-        if is_named:
-            kept = draft.new_name(f"{events}_next")
-            before.append(f"{kept} = {events}")
-            behind.append(f"{events}, {kept} = {kept}, {events}")
-        else:
-            own, kept = draft.new_name(f"{events}_now"), draft.new_name(f"{events}_next")
-            names[events] = own
-            before.append(f"{own}, {kept} = [*{events}], [*{events}]")
-            behind.append(f"{own}, {kept} = {kept}, {own}")
+        turns = [events, *_turning(draft, events, buffers)[1:]] if is_named else _turning(draft, events, buffers)
+        names |= {} if is_named else {events: turns[0]}
+        first = [*turns[1:]] if is_named else [*turns]
+        before.append(f"{', '.join(first)} = {', '.join([events if is_named else f'[*{events}]'] * len(first))}")
+        behind.append(_turned(turns))
     one.body = [_renamed(part, names) for part in one.body] + parsed("\n".join(behind))
-    put_before_all(editor, loop, [f"{second} = {like}"])
+    put_before_all(editor, loop, [f"{name} = {like}" for name in more])
     editor.insert(loop, parsed("\n".join(before)))
-    return Variant(f"{buffer} has a second buffer, and turns of the loop fill them in turn", editor.tidy(), changes.two_buffers)
+    word = {2: "a second buffer", 3: "three buffers"}[buffers]
+    title = f"{buffer} has {word}, and turns of the loop fill them in turn"
+    return Variant(title, editor.tidy(), partial(changes.fine_waits, buffers=buffers))
+
+
+def _turning(draft: Draft, name: str, buffers: int) -> list[str]:
+    """Return variables for what this turn of a loop uses, and the next ones."""
+    return [draft.new_name(f"{name}_{when}") for when in ("now", "next", "third")[:buffers]]
+
+
+def _turned(turns: Sequence[str]) -> str:
+    return f"{', '.join(turns)} = {', '.join([*turns[1:], turns[0]])}"
 
 
 def _events_in(loop: ast.For) -> list[tuple[str, bool]]:
     """Return the variables, and lists, to which a loop gives events of its turns that it waits for in later ones."""
-    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".wait")]
-    waited = {part.id for call in calls for one in call.args for part in ast.walk(one) if isinstance(part, ast.Name)}
-    found = {}
-    for node in ast.walk(loop):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute(attr="record"))):
-                found[name] = True
-            case ast.Assign(
-                targets=[ast.Subscript(value=ast.Name(id=name))], value=ast.Call(func=ast.Attribute(attr="record"))
-            ):
-                found[name] = False
-    return [(name, is_named) for name, is_named in found.items() if name in waited]
+    waited, found = set[str](), dict[str, tuple[bool, bool]]()
+    for _, one in walk_statements(loop.body):
+        for call in (node for node in parts_of_statement(one) if isinstance(node, ast.Call)):
+            if ast.unparse(call.func).endswith(".wait"):
+                waited |= {part.id for node in call.args for part in ast.walk(node) if isinstance(part, ast.Name)}
+        match one:
+            case ast.Assign(targets=[target], value=ast.Call(func=ast.Attribute(attr="record"))):
+                match target:
+                    case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
+                        found.setdefault(name, (isinstance(target, ast.Name), name in waited))
+    return [(name, is_named) for name, (is_named, is_of_turn_before) in found.items() if is_of_turn_before]
 
 
 # Streams
@@ -269,6 +283,8 @@ def by_role(facts: Facts) -> Iterator[Variant]:
         moving = {unit: ROLES[kind] for unit, own in kinds.items() if len(own) == 1 for kind in own if kind in ROLES}
         is_mixed = {*moving} != {*inside}
         if len(lanes) != 1 or not moving or not is_mixed or facts.session_name is None or not facts.run.memory.is_known:
+            continue
+        if facts.hindering(max(facts.within(loop))):
             continue
         calls = [one for one in ast.walk(facts.statements[loop]) if isinstance(one, ast.Call)]
         if any(ast.unparse(one.func).endswith((".record", ".synchronize", ".query")) for one in calls):
@@ -332,12 +348,33 @@ class _Replace(ast.NodeTransformer):
         return self._new if ast.dump(node) == self._old else self.generic_visit(node)  # type: ignore[return-value]
 
 
+def first_of_all(facts: Facts) -> Iterator[Variant]:
+    """Let a stream go before all others, where kernels wait for SMs."""
+    program = facts.run.program
+    lanes = sorted({work.lane for work in program.works if work.kind == KERNEL})
+    for lane in lanes if 2 <= len(lanes) <= changes.MOST_FIRST and has_full_sms(program) else ():
+        editor, level, name = Editor(facts), min(program.priorities) - 1, facts.lane_name(lane)
+        calls = [one for one in ast.walk(editor.draft.tree) if isinstance(one, ast.Call) and _makes_stream(facts, one, name)]
+        for call in calls:
+            call.keywords.append(ast.keyword("priority", ast.parse(str(level), mode="eval").body))
+        if calls:
+            predict = partial(changes.with_priorities, levels={lane: level})
+            yield Variant(f"{name} goes before all other streams, by its priority", editor.tidy(), predict)
+
+
+def _makes_stream(facts: Facts, node: ast.Call, name: str) -> bool:
+    match node:
+        case ast.Call(ast.Attribute(value=ast.Name(id=session), attr="stream"), [ast.Constant(value=given)], keywords):
+            return (session, given) == (facts.session_name, name) and not any(one.arg == "priority" for one in keywords)
+    return False
+
+
 # Launches
 
 
 def in_turn(facts: Facts) -> Iterator[Variant]:
     """Take items in turn where a loop takes many of one kind, then many of the next."""
-    for place in sorted(facts.executed):
+    for place in sorted(facts.executed) if not facts.hindering() else ():
         one = facts.statements[place]
         if not isinstance(one, ast.For) or not isinstance(one.iter, ast.Name) or not isinstance(one.target, ast.Name):
             continue

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpustreamlab._util.arrays import MOST_ITEMS, find_arrays, is_array, parts_of
+from gpustreamlab._util.arrays import MOST_ITEMS, find_arrays, find_owner, is_array, parts_of
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.errors import ProgramError
-from gpustreamlab.improve._draft import Draft
+from gpustreamlab.improve._draft import Draft, walk_statements
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CallLog, bytes_of, instrumented, is_user_function
 from gpustreamlab.programs._check import _near, _on_host, _same, kept_random_state
@@ -291,6 +291,10 @@ class Look:
         """Which memory of the host names lead to in any of them."""
         self.kinds: list[dict[str, Any]] = [{} for _ in self._statements]
         """Of each statement a value that each of its names had."""
+        self.arrays: dict[str, set[int]] = {}
+        """Which memory of the device names lead to in any of them."""
+        self._begun: set[int] = set()
+        self._inside = {place: self._places_in(one) for place, one in enumerate(self._statements)}
 
     def scope(self, names: dict[str, Any]) -> dict[str, Any]:
         """Return variables with what is called in front of each statement."""
@@ -318,14 +322,25 @@ class Look:
         made = with_calls(copy.deepcopy(body))
         return [instrumented(one) for one in made]
 
+    def _places_in(self, one: ast.stmt) -> list[int]:
+        """Return the statements in one that may not run."""
+        is_choice = isinstance(one, (ast.If, ast.For, ast.While, ast.Try, ast.TryStar))
+        return [self.places[id(inner)] for _, inner in walk_statements([one]) if inner is not one and is_choice]
+
     def _at(self, place: int, names: Mapping[str, Any]) -> None:
         self.times.append((place, self._now()))
+        self._begun.add(place)
+        for one in (place, *(inner for inner in self._inside[place] if inner not in self._begun)):
+            self._note(one, names)
+
+    def _note(self, place: int, names: Mapping[str, Any]) -> None:
         for name in names_loaded(self._statements[place]):
             if name in names or name in self._names:
                 value = self.kinds[place][name] = names[name] if name in names else self._names[name]
-                ranges = host_ranges(value)
+                ranges, arrays = memory_of(value)
                 for memory in (self.host_memory[place], self.known):
                     memory.setdefault(name, set()).update(ranges)
+                self.arrays.setdefault(name, set()).update(arrays)
 
     @contextmanager
     def following(self) -> Iterator[Effects]:
@@ -402,9 +417,9 @@ def reached(value: Any) -> Iterator[Any]:
             waiting += [] if is_array(one) else parts_of(one)
 
 
-def host_ranges(value: Any) -> set[tuple[int, int]]:
-    """Return which memory of the host a value leads to, whole allocations: from and to where."""
-    found = set()
+def memory_of(value: Any) -> tuple[set[tuple[int, int]], set[int]]:
+    """Return which memory a value leads to, whole allocations: of the host from and to where, and of the device."""
+    found, arrays = set[tuple[int, int]](), set[int]()
     for one in reached(value):
         if isinstance(one, np.ndarray):
             owner = one
@@ -414,7 +429,9 @@ def host_ranges(value: Any) -> set[tuple[int, int]]:
             found.add((begin, begin + max(1, owner.nbytes)))
         elif is_host_tensor(one):
             found.add(bytes_of(one))
-    return found
+        elif is_array(one):
+            arrays.add(find_owner(one).key)
+    return found, arrays
 
 
 def is_host_tensor(value: Any) -> bool:

@@ -27,6 +27,7 @@ class Variant:
     title: str  # What was done, as a sentence without its end
     draft: Draft
     predict: Callable[[Run], Run | None] | None = None  # The same change of a recorded run; None where none is known
+    why_not: str = ""  # Why it is not made, where it might gain: then the draft is as it was
 
 
 class Editor:
@@ -141,12 +142,42 @@ def _can_leave_out(facts: Facts, place: int) -> bool:
 
 def is_untouched(facts: Facts, place: int) -> bool:
     """Tell whether the host touches nothing that is copied until the end of a loop, where it waits again in any case."""
-    if not facts.is_whole or facts.is_left_early(place):
-        return False
+    return _stopping(facts, place) == []
+
+
+def _stopping(facts: Facts, place: int) -> list[int] | None:
+    """Return what did not run, or may leave the loop, for which a wait of the host stays; None where what ran asks for it."""
     region = facts.region(place)
-    lanes = _lanes_awaited(facts, place)
-    memory = facts.memory_of_copies(region, lanes)
-    return not facts.is_touched(region, memory)
+    touching = [*facts.touching(region, facts.memory_of_copies(region, _lanes_awaited(facts, place)))]
+    if not facts.executed.isdisjoint(touching):
+        return None
+    return sorted({*touching, *facts.hindering(max(region)), *facts.leaving(place)})
+
+
+def hindered(facts: Facts) -> Iterator[Variant]:
+    """Tell which waits stay only for what did not run, or for what may leave the loop: by each of these."""
+    stopped = dict[tuple[int, ...], list[int]]()
+    for place in sorted(facts.executed):
+        is_wait = place in facts.waiting and (place in facts.reading or _is_synchronize(facts, place))
+        if is_wait and not facts.needs_wait(place):
+            stopped.setdefault(tuple(_stopping(facts, place) or ()), []).append(place)
+    for stops, places in stopped.items():
+        if stops:
+            title = f"the host does not wait by {told(facts, places)}"
+            yield Variant(title, facts.draft, changes.no_host_waits, _reasons(facts, stops))
+    waits, hindering = [place for place in sorted(facts.executed) if _is_stream_wait(facts, place)], facts.hindering()
+    if waits and hindering and facts.run.memory.is_known:
+        yield Variant(f"{told(facts, waits)} left out", facts.draft, changes.fine_waits, _reasons(facts, hindering))
+
+
+def _reasons(facts: Facts, places: Iterable[int]) -> str:
+    """Say for which statements waits stay, with their lines."""
+    found = []
+    for one, is_unseen in ((facts.statements[place], place in facts.unseen) for place in places):
+        text = short_text(ast.unparse(one).partition("\n")[0])
+        where = f"line {one.lineno}, {text}," if hasattr(one, "given") else text
+        found.append(f"{where} {'did not run, and may need the wait' if is_unseen else 'may jump over the wait'}")
+    return "; ".join(found)
 
 
 def _lanes_awaited(facts: Facts, place: int) -> set[int] | None:
@@ -413,14 +444,65 @@ def _is_name(part: ast.expr, name: str) -> bool:
 
 def stream_waits(facts: Facts) -> Iterator[Variant]:
     """Leave out waits of streams, one by one, where all that work touches is known: a race that it brings would be seen."""
-    if not facts.run.memory.is_known or not facts.is_whole:
+    if not facts.run.memory.is_known or facts.hindering():
         return
     for place in sorted(facts.executed):
-        call = call_of(facts.statements[place])
-        match call:
-            case ast.Call(func=ast.Attribute(attr="wait", value=ast.Name(id=name)), args=[_]) if isinstance(
-                facts.look.kinds[place].get(name), Stream
-            ):
-                editor = Editor(facts)
-                editor.replace(place, [])
-                yield Variant(f"{told(facts, [place])} is left out", editor.tidy(), changes.fine_waits)
+        if _is_stream_wait(facts, place) and not _is_of_host(facts, place):
+            editor = Editor(facts)
+            editor.replace(place, [])
+            yield Variant(f"{told(facts, [place])} is left out", editor.tidy(), changes.fine_waits)
+
+
+def _is_of_host(facts: Facts, place: int) -> bool:
+    """Tell whether the host may wait for other streams by a wait of a stream: the search for races does not see it."""
+    everywhere = range(len(facts.statements))
+    ends = [
+        one for one in everywhere[place:] if one in facts.executed and not facts.parents[one] and _awaited(facts, one) == {""}
+    ]
+    if ends and not facts.is_touched(everywhere, facts.memory_of_copies(everywhere)):
+        return False  # it waits for all, and reads nothing before
+    found = {name for one in facts.executed for name in _awaited(facts, one)} - {""}
+    waits = [_stream_names(facts, one) for one in sorted(facts.executed) if _is_stream_wait(facts, one)]
+    for _ in waits:
+        found |= {other for stream, other in waits if {stream, None} & found}
+    stream, other = _stream_names(facts, place)
+    return stream != other and not found.isdisjoint({stream, None})
+
+
+def _awaited(facts: Facts, place: int) -> set[str | None]:
+    """Return the streams for which the host waits in a statement: an empty name for all of them, None for one not known."""
+    call = call_of(facts.statements[place])
+    match call.func if call is not None else None:
+        case ast.Attribute(attr="synchronize", value=ast.Name(id=name)) if name == facts.session_name:
+            return {""}
+        case ast.Attribute(attr="synchronize", value=ast.Name() | ast.Call(func=ast.Attribute(attr="record")) as part):
+            stream = part.func.value if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) else part
+            return {_stream_name(facts, place, stream)}
+    if all(facts.run.program.calls[number].is_of_device for number in facts.waiting.get(place, ())):
+        return set()  # nothing, or all streams: that behind the program is not the program's
+    return {facts.lane_name(lane) for lane in facts.lanes_of(facts.within(facts.unit_of(place)))} or {None}
+
+
+def _stream_names(facts: Facts, place: int) -> tuple[str | None, str | None]:
+    """Return which stream waits in a statement, and for which; None where that is not known, as of an event."""
+    call = call_of(facts.statements[place])
+    parts = [call.func.value, call.args[0]] if call is not None and isinstance(call.func, ast.Attribute) else [None, None]
+    first, second = (_stream_name(facts, place, part) for part in parts)
+    return first, second
+
+
+def _stream_name(facts: Facts, place: int, part: ast.expr | None) -> str | None:
+    match part:
+        case ast.Constant(value=str(name)):
+            return name
+        case ast.Name(id=variable):
+            value = facts.look.kinds[place].get(variable)
+            return value.name if isinstance(value, Stream) else None
+    return None
+
+
+def _is_stream_wait(facts: Facts, place: int) -> bool:
+    match call_of(facts.statements[place]):
+        case ast.Call(func=ast.Attribute(attr="wait", value=ast.Name(id=name)), args=[_]):
+            return isinstance(facts.look.kinds[place].get(name), Stream)
+    return False

@@ -245,6 +245,62 @@ def requests_by_priority_of_arrival(lab, which):
     return serve
 
 
+@mended
+def a_chain_behind_a_full_card(lab, which):
+    """Launch short kernels, one behind the other, beside kernels of which each fills the card several times."""
+    lab.stream("bulk")
+    if which == "good":
+        lab.stream("chain", priority=-1)
+    else:
+        lab.stream("chain")
+
+    def process():
+        for _ in range(6):
+            spin(lab, 100_000, blocks=132 * 64, stream="bulk")
+        for _ in range(12):
+            spin(lab, 50_000, blocks=8, stream="chain")
+
+    return process
+
+
+@mended
+def turns_that_are_not_alike(lab, which):
+    """Fill one array again and again where one turn works for long, and two load for long: a second buffer is not enough."""
+    source, _, kernel = data(lab, 9)
+    load, work = lab.streams["load"], lab.streams["work"]
+    frames = [lab.xp.empty((SIDE, SIDE), "f4") for _ in range(3)]
+    frame = frames[0]
+
+    def process():
+        out, done = [], [None, None, None]
+        if which == "good":
+            for n in range(9):
+                if done[n % 3] is not None:
+                    load.wait(done[n % 3])
+                with lab.on(load):
+                    frames[n % 3].set(source[n])
+                work.wait(load)
+                with lab.on(work):
+                    out.append(frames[n % 3] @ kernel)
+                spin(lab, 100_000, blocks=8, stream="load" if n % 3 else "work")
+                done[n % 3] = work.record()
+            return out
+        used = None
+        for n in range(9):
+            if used is not None:
+                load.wait(used)
+            with lab.on(load):
+                frame.set(source[n])
+            work.wait(load)
+            with lab.on(work):
+                out.append(frame @ kernel)
+            spin(lab, 100_000, blocks=8, stream="load" if n % 3 else "work")
+            used = work.record()
+        return out
+
+    return process
+
+
 # Where the change would be wrong
 
 
@@ -421,6 +477,66 @@ def results_are_looked_at(lab):
         return results, largest
 
     return process
+
+
+@kept('lab.stream("first")', 'lab.stream("second")')
+def streams_that_fill_the_card_alike(lab):
+    """None of two streams waits for long: one that goes before the other gains nothing in all."""
+    lab.stream("first")
+    lab.stream("second")
+
+    def process():
+        for _ in range(6):
+            spin(lab, 100_000, blocks=132 * 64, stream="first")
+            spin(lab, 100_000, blocks=132 * 64, stream="second")
+
+    return process
+
+
+@kept("total[...] = total + frames[n]", "load.synchronize()")
+def a_branch_that_is_seldom_taken_uses_what_is_loaded(lab):
+    source, _, kernel = data(lab)
+    load, work, store = (lab.streams[name] for name in ("load", "work", "store"))
+    frames, total = [lab.xp.empty((SIDE, SIDE), "f4") for _ in source], lab.xp.zeros((SIDE, SIDE), "f4")
+    flags = np.zeros(6, bool)
+
+    def process():
+        out = []
+        for n in range(6):
+            with lab.on(load):
+                frames[n].set(source[n])
+            load.synchronize()
+            if flags[n]:
+                with lab.on(store):
+                    total[...] = total + frames[n]
+            with lab.on(work):
+                out.append(frames[n] @ kernel)
+        return out, total
+
+    return process
+
+
+@kept("store.wait(work)")
+def the_host_waits_for_a_stream_by_another(lab):
+    """The wait of a stream on which nothing runs orders what the host reads behind the program."""
+    source, _, kernel = data(lab)
+    work, store = lab.streams["work"], lab.streams["store"]
+
+    def process():
+        out = []
+        for n in range(6):
+            with lab.on(work):
+                out.append(lab.xp.asarray(source[n]) @ kernel)
+            store.wait(work)
+            store.synchronize()
+        return out
+
+    return process
+
+
+@kept("frame_2", "frame_now, frame_next = frame_next, frame_now")
+def a_third_buffer_gains_no_more_than_a_second(lab):
+    return MENDED["one_array_for_all"](lab, "bad")
 
 
 def process_of(lab, side=128, count=6):

@@ -136,7 +136,7 @@ def test_a_block_counts_what_it_names_at_its_own_pace_in_a_lane_of_its_own():
         busy(lab)
     trace = lab.trace
     assert block.names == ("sm_active_percent", "sm_occupancy_percent", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
-    (lane,) = (code for code, lane in enumerate(trace.lanes) if lane.name == "counters of GPU 0: the simulated device, each 100 us")
+    lane = [lane.name for lane in trace.lanes].index("counters of GPU 0: the simulated device, each 100 us")
     finely = trace.counters.lane == lane
     assert {trace.counters.names[code] for code in trace.counters.name[finely]} == {*block.names}
     rows = finely & (trace.counters.name == trace.counters.names.index("sm_active_percent"))

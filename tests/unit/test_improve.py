@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.workloads import spin
 from tests.helpers.improve_programs import KEPT, MENDED
@@ -38,6 +39,22 @@ def test_what_data_or_the_host_need_stays(lab, name):
 
     assert all(text in found.source for text in texts)
     assert found or "left as it is: nothing that was tried" in " ".join(str(found).split())
+
+
+def test_what_did_not_run_stops_what_its_data_concern_and_is_told_with_its_line(lab):
+    found = lab.improve(KEPT["a_branch_that_is_seldom_taken_uses_what_is_loaded"][0], lab, seconds=LONG)
+    told = {one.title: one.why for one in found.left}
+    why = told["the host does not wait by load.synchronize()"]
+    assert why == "line 16, total[...] = total + frames[n], did not run, and may need the wait"
+
+
+def test_what_did_not_run_stops_nothing_that_its_data_do_not_concern(lab, text):
+    seldom = "seen, other = [], lab.xp.ones(4)\n" + text.replace(
+        "    lab.synchronize()\n", "    lab.synchronize()\n    if seen:\n        print(len(seen) + 1)\n        other += 1\n", 1
+    )
+    found = lab.improve(seldom, namespace={"lab": lab, "spin": spin}, seconds=LONG)
+    assert found.speedup == pytest.approx(2, rel=0.05)
+    assert not any("did not run" in one.why for one in found.left)
 
 
 def waiting():
@@ -228,7 +245,8 @@ def test_comments_and_lines_that_did_not_change_stay_as_they_were(lab):
 def test_a_page_has_both_runs(lab, text, tmp_path):
     found = lab.improve(text, namespace={"lab": lab, "spin": spin})
     page = found.page(tmp_path / "both.html").read_text(encoding="utf-8")
-    assert "1.98× faster" in page or "faster" in page
+    before, after = found.before_ns[-1], found.after_ns[-1]
+    assert f"wall time {format_ns(before)} → {format_ns(after)} ({found.speedup:.2f}× faster)" in page
 
 
 @pytest.mark.parametrize("first", range(0, count(8, 500), 4))

@@ -1,0 +1,40 @@
+"""Random programs of streams are improved, and who did not improve them says that nothing else changed."""
+
+import pytest
+
+from gpustreamlab import Session
+from tests.helpers.improve_random import SELDOM, faults_of, function_of, names_for, on_paper, random_program
+from tests.helpers.long_runs import count
+
+SIDE, CHUNK = 160, 4
+
+
+@pytest.mark.parametrize("first", range(0, count(4, 500), CHUNK))
+def test_an_improved_program_gives_the_same_has_no_new_race_and_is_never_slower(first):
+    for seed in range(first, first + CHUNK):
+        program = random_program(seed)
+        with Session("sim") as lab:
+            found = lab.improve(function_of(program.text, names_for(lab, SIDE)), lab, seconds=300)
+        assert not any("raises" in one.why for one in found.left), f"seed {seed}: {found.left}"
+        assert faults_of(program, found.source, SIDE) == [], f"seed {seed}:\n{found.diff}"
+
+
+def waits_of(text):
+    """Yield a text once for each wait in it, without it."""
+    lines = text.splitlines()
+    for place, line in enumerate(lines):
+        if ".wait(" in line or "synchronize()" in line:
+            yield "\n".join([*lines[:place], line[: len(line) - len(line.lstrip())] + "pass", *lines[place + 1 :]]) + "\n"
+
+
+def test_on_paper_a_missing_wait_is_found():
+    found = tried = 0
+    for seed in range(20):
+        program = random_program(seed)
+        results = on_paper(program.text, SELDOM[0])
+        for mutated in waits_of(program.text):
+            tried += 1
+            other = on_paper(mutated, SELDOM[0])
+            found += bool(other.met or other.pending > results.pending)
+    assert tried > 60
+    assert found * 6 > tried, f"{found} of {tried}; others wait for nothing, or twice"
