@@ -111,7 +111,7 @@ class Runner:
         session, printed = None, io.StringIO()
         try:
             with delayed_interrupts():  # there is a session to close, or none was begun
-                session = type(lab)(lab._backend, title="improve", hazards="report" if is_watched else "off")
+                session = type(lab)(lab._backend, title="improve", hazards="report" if is_watched else "off", counters=False)
             with kept_random_state(lab._backend), redirect_stdout(printed):
                 if lab.layout is not None:
                     session.partition(lab.layout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 import warnings
 from dataclasses import replace
@@ -461,7 +462,7 @@ def test_a_clock_that_fell_is_said_where_both_traces_counted_it():
 # Of a GPU, by a stand-in for NVML
 
 
-# ruff: noqa: N802, N815 - NVML's names
+# ruff: noqa: N801, N802, N815, N818 - NVML's names
 
 
 class FakeNvml:
@@ -470,12 +471,15 @@ class FakeNvml:
     class NVMLError(Exception):
         """What the real one raises."""
 
+    class NVMLError_InUse(NVMLError):
+        """Where another samples at the same moment."""
+
     NVML_SUCCESS, NVML_GPM_METRICS_GET_VERSION, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 1, 2
     nvmlClocksEventReasonSwPowerCap = 4
 
     def __init__(self, *, has_gpm=True, left_out=()):
         self.has_gpm, self.left_out = has_gpm, left_out
-        self.tick, self.live, self.busy = 0, set(), 50.0
+        self.tick, self.live, self.busy, self.idle, self.is_taken = 0, set(), 50.0, 0.0, False
         for number, (name, (metric, _)) in enumerate(nvml_counters._GPM.items()):
             setattr(self, metric, number)
             if name in left_out:
@@ -493,6 +497,8 @@ class FakeNvml:
         self.live.remove(id(sample))
 
     def nvmlGpmSampleGet(self, _card, sample):
+        if self.is_taken:
+            raise self.NVMLError_InUse
         sample.tick = self.tick
 
     def c_nvmlGpmMetricsGet_t(self):
@@ -501,7 +507,7 @@ class FakeNvml:
     def nvmlGpmMetricsGet(self, asked):
         assert asked.version == self.NVML_GPM_METRICS_GET_VERSION
         for one in asked.metrics[: asked.numMetrics]:
-            one.value = self.busy if asked.sample2.tick > asked.sample1.tick else 0.0
+            one.value = self.busy if asked.sample2.tick > asked.sample1.tick else self.idle
             one.nvmlReturn = 3 if one.metricId == getattr(self, "missing", None) else 0
 
     def nvmlDeviceGetUtilizationRates(self, _card):
@@ -536,6 +542,21 @@ def test_gpm_tells_each_interval_in_which_the_card_counted_on():
     assert second.begin_host_ns == first.end_host_ns
     assert "power_watts" not in second.values, "power is asked for less often"
     source.close()
+    source.close()
+    assert not nvml.live
+
+
+def test_no_number_and_a_card_that_another_samples_are_no_sample():
+    nvml, times = FakeNvml(), itertools.count(0, 10 * MS)
+    source = NvmlCounters(nvml, "card", times.__next__)
+    nvml.idle = math.nan  # as an H200 tells of its memory
+    assert source.read() == []
+    nvml.is_taken = True
+    nvml.tick += 1
+    assert source.read() == []
+    nvml.is_taken = False
+    (reading,) = source.read()
+    assert reading.begin_host_ns < 20 * MS, "since the last sample that told something"
     source.close()
     assert not nvml.live
 

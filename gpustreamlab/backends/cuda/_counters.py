@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpustreamlab._util.defences import process_lock
 from gpustreamlab.backends._counters import CounterReading
 from gpustreamlab.backends.cuda._probe import CLOCK_LIMITS, clock_bit, load_nvml
 
@@ -21,6 +22,8 @@ _log = logging.getLogger(__name__)
 PERIOD_S = 0.1
 MOST_WAIT_NS = 250_000_000
 SLOW_EVERY_NS = 100_000_000  # Power and clocks change slowly, and NVML takes longer for them
+
+_ONE_AT_A_TIME = process_lock()  # A card has GPM for one at a time: two sessions of a process were refused by turns
 
 _MIB, _AS_IT_IS = 1024.0 * 1024.0, 1.0
 _GPM = {  # What is asked for, by its name in nvml.h, and what one unit of it is
@@ -81,13 +84,17 @@ class NvmlCounters:
 
     def _sample(self) -> tuple[Any, int]:
         """Take a sample; return it, and the middle of the time that it took."""
-        sample, begin_ns = self._spare.pop(), self._clock_ns()
-        self._nvml.nvmlGpmSampleGet(self._card, sample)
-        return sample, (begin_ns + self._clock_ns()) // 2
+        with _ONE_AT_A_TIME:
+            sample, begin_ns = self._spare[-1], self._clock_ns()
+            self._nvml.nvmlGpmSampleGet(self._card, sample)
+            return self._spare.pop(), (begin_ns + self._clock_ns()) // 2
 
     def _read_gpm(self) -> tuple[dict[str, float], int, int]:
         nvml, last_ns = self._nvml, self._last_ns
-        sample, now_ns = self._sample()
+        try:
+            sample, now_ns = self._sample()
+        except nvml.NVMLError_InUse:  # another process samples at this very moment
+            return {}, last_ns, last_ns
         asked = nvml.c_nvmlGpmMetricsGet_t()
         asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
         asked.sample1, asked.sample2 = self._last, sample

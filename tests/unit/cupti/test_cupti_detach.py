@@ -50,13 +50,13 @@ def test_it_leaves_when_everything_is_told_and_comes_back(source, card):
         assert not source.is_attached
 
 
-def test_it_stays_while_the_counters_of_a_card_are_sampled(source, card):
-    source._cupti.sampled_cards.add(0)
+def test_it_stays_where_its_profiler_was_used(source, card):
+    source._cupti.has_profiled = True
     record(source, card)
-    assert (card.library.finalized_count, source.is_attached) == (0, True)
-    source._cupti.sampled_cards.clear()
+    assert (card.library.finalized_count, source.is_attached, source._cupti.has_left) == (0, True, False)
+    source._cupti.has_profiled = False
     record(source, card)
-    assert (card.library.finalized_count, source.is_attached) == (1, False)
+    assert (card.library.finalized_count, source.is_attached, source._cupti.has_left) == (1, False, True)
 
 
 def test_it_leaves_where_a_source_is_closed_with_work_on_its_way(source, card):

@@ -102,7 +102,11 @@ class Cupti:
         self.has_seen_graphs = False
         """Whether a CUDA graph was launched while calls were recorded."""
         self.sampled_cards: set[int] = set()
-        """CUDA device numbers of the cards whose counters are sampled: CUPTI stays in the process as long."""
+        """CUDA device numbers of the cards whose counters are sampled."""
+        self.has_profiled = False
+        """Whether its profiler was used: CUPTI then stays in the process, as the profiler does not come back with it."""
+        self.has_left = False
+        """Whether it was taken out of the process before."""
         self._subscriber: ctypes.c_void_p | None = None
 
     @property
@@ -189,6 +193,7 @@ class Cupti:
             _make_detaching_call()
         if codes != [0]:
             self.call("cuptiUnsubscribe", handle)
+        self.has_left = self.has_left or codes == [0]
         return codes == [0]
 
     def tells_wall_time(self) -> bool:

@@ -392,7 +392,7 @@ class CuptiSource:
         self._fetch(is_forced=False)  # the last look for graphs
         self._cupti.disable_calls()
         is_harmless = not (self._is_left_on or self.lost_reason or self._cupti.has_seen_graphs or active_client(self._cupti))
-        is_harmless = is_harmless and not self._cupti.sampled_cards
+        is_harmless = is_harmless and not self._cupti.has_profiled
         self.is_attached = not (is_harmless and self._cupti.detach())
 
     def _is_another_collecting(self) -> bool:
