@@ -23,7 +23,8 @@ PERIOD_S = 0.1
 MOST_WAIT_NS = 250_000_000
 SLOW_EVERY_NS = 100_000_000  # Power and clocks change slowly, and NVML takes longer for them
 
-_ONE_AT_A_TIME = process_lock()  # A card has GPM for one at a time: two sessions of a process were refused by turns
+COUNTING = process_lock()
+"""Held by who asks a card for counters: it has them for one at a time, and two sessions of a process were refused by turns."""
 
 _MIB, _AS_IT_IS = 1024.0 * 1024.0, 1.0
 _GPM = {  # What is asked for, by its name in nvml.h, and what one unit of it is
@@ -84,7 +85,7 @@ class NvmlCounters:
 
     def _sample(self) -> tuple[Any, int]:
         """Take a sample; return it, and the middle of the time that it took."""
-        with _ONE_AT_A_TIME:
+        with COUNTING:
             sample, begin_ns = self._spare[-1], self._clock_ns()
             self._nvml.nvmlGpmSampleGet(self._card, sample)
             return self._spare.pop(), (begin_ns + self._clock_ns()) // 2

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import HomeProcess
 from gpustreamlab.backends._counters import CounterReading
+from gpustreamlab.backends.cuda._counters import COUNTING
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
 from gpustreamlab.backends.cuda.cupti._library import INSUFFICIENT_PRIVILEGES, NO_SUCH_FUNCTION, Cupti
 from gpustreamlab.errors import CaptureUnavailableError
@@ -134,8 +135,9 @@ class PmSampler:
             )
         cupti.sampled_cards.add(ordinal)
         try:
-            self._choose(list(counters))
-            self._begin()
+            with COUNTING:  # what another asks for at this moment would be told as missing
+                self._choose(list(counters))
+                self._begin()
         except BaseException:
             self.close()
             raise
