@@ -417,10 +417,10 @@ class Session(ProcessBound, Watched):
         Examples
         --------
         >>> with Session("sim") as lab:
-        ...     with lab.counters("pcie", every_us=50):
+        ...     with lab.counters("pcie", every_us=50) as block:
         ...         x = lab.xp.asarray([1.0] * 1_000_000)
         ...         lab.synchronize()
-        ...     lab.trace.counters.names
+        ...     block.names
         ('pcie_rx_bytes_per_s', 'pcie_tx_bytes_per_s')
         """
         self._life.require_open("count")

@@ -153,10 +153,10 @@ def test_streams_that_no_session_made_are_described(card, source):
     drain_all(source, card)
 
     assert source.describe_stream(1, 7).name == "default stream"
-    assert source.describe_stream(3, 17) == ("default stream", 64, 0, 0, True)
-    assert source.describe_stream(1, 30) == ("torch stream 30", 132, 0, -2, False)
-    assert source.describe_stream(1, 31) == ("CuPy stream 31", 132, 0, 0, True)
-    assert source.describe_stream(1, 99) == ("stream 99", 132, 0, 0, None)
+    assert source.describe_stream(3, 17) == ("default stream", 64, 0, 0, True, None)
+    assert source.describe_stream(1, 30) == ("torch stream 30", 132, 0, -2, False, 0)
+    assert source.describe_stream(1, 31) == ("CuPy stream 31", 132, 0, 0, True, 0)
+    assert source.describe_stream(1, 99) == ("stream 99", 132, 0, 0, None, 0)
 
 
 def test_green_contexts_of_newer_versions_tell_their_sms(monkeypatch):

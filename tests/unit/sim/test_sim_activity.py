@@ -260,9 +260,9 @@ class TestLife:
         for _ in range(2):
             assert source.describe_stream(*green_key)[:3] == (f"stream {green.handle}", 16, 0)
             context.close()
-        assert source.describe_stream(*source.key_of(plain)) == (f"stream {plain.handle}", 4, 0, 0, False)
-        assert source.describe_stream(*source.key_of(backend.null_stream)) == ("default stream", 132, 0, 0, True)
-        assert source.describe_stream(99, 1_234) == ("stream 1234", 132, 0, 0, None)
+        assert source.describe_stream(*source.key_of(plain))[:5] == (f"stream {plain.handle}", 4, 0, 0, False)
+        assert source.describe_stream(*source.key_of(backend.null_stream))[:5] == ("default stream", 132, 0, 0, True)
+        assert source.describe_stream(99, 1_234)[:5] == ("stream 1234", 132, 0, 0, None)
 
     def test_several_sources_collect_at_once_and_each_what_was_launched_in_its_time(self, backend, source, stream):
         other = backend.activity_source()
