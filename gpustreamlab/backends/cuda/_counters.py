@@ -56,7 +56,8 @@ class NvmlCounters:
     def read(self, *, is_last: bool = False) -> list[CounterReading]:
         """Return what was counted since the last time that there was something to tell."""
         del is_last  # the card goes on by itself
-        values, begin_ns, now_ns = self._read_gpm() if self._has_gpm else self._read_rates()
+        with COUNTING:
+            values, begin_ns, now_ns = self._read_gpm() if self._has_gpm else self._read_rates()
         if not values:
             return []
         if now_ns >= self._slow_until_ns:
@@ -66,9 +67,10 @@ class NvmlCounters:
 
     def close(self) -> None:
         """Give the samples back. Idempotent."""
-        for sample in [*self._spare, *([] if self._last is None else [self._last])]:
-            self._nvml.nvmlGpmSampleFree(sample)
-        self._spare, self._last = [], None
+        with COUNTING:
+            for sample in [*self._spare, *([] if self._last is None else [self._last])]:
+                self._nvml.nvmlGpmSampleFree(sample)
+            self._spare, self._last = [], None
 
     def _begin_gpm(self) -> bool:
         nvml = self._nvml
@@ -76,7 +78,8 @@ class NvmlCounters:
             if not nvml.nvmlGpmQueryDeviceSupport(self._card).isSupportedDevice:
                 return False
             self._spare = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
-            self._last, self._last_ns = self._sample()
+            with COUNTING:
+                self._last, self._last_ns = self._sample()
         except (nvml.NVMLError, AttributeError) as error:  # a package that is older, or a card in MIG mode
             _log.debug("No GPU performance monitoring: %s", error)
             self.close()
@@ -85,10 +88,9 @@ class NvmlCounters:
 
     def _sample(self) -> tuple[Any, int]:
         """Take a sample; return it, and the middle of the time that it took."""
-        with COUNTING:
-            sample, begin_ns = self._spare[-1], self._clock_ns()
-            self._nvml.nvmlGpmSampleGet(self._card, sample)
-            return self._spare.pop(), (begin_ns + self._clock_ns()) // 2
+        sample, begin_ns = self._spare[-1], self._clock_ns()
+        self._nvml.nvmlGpmSampleGet(self._card, sample)
+        return self._spare.pop(), (begin_ns + self._clock_ns()) // 2
 
     def _read_gpm(self) -> tuple[dict[str, float], int, int]:
         nvml, last_ns = self._nvml, self._last_ns
