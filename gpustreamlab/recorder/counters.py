@@ -57,7 +57,7 @@ class CounterSampler:
             try:
                 self._put(self._source.read(is_last=is_last))
             except Exception as error:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
-                _log.warning("Counters are not read any more.", exc_info=True)
+                _log.info("Counters are not read any more.", exc_info=True)
                 self.problem = str(error)
                 is_last = True
             if is_last:

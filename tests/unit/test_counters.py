@@ -624,6 +624,7 @@ def test_a_gpu_is_read_from_a_thread_that_ends_with_the_session(open_with):
 
 
 def test_a_source_that_fails_ends_and_disturbs_nobody(open_with, caplog):
+    caplog.set_level("INFO", logger="gpustreamlab")
     source = Source(fails_at=3)
     with open_with(source) as lab:
         assert source.was_read.wait(60)
