@@ -66,7 +66,7 @@ def test_every_widget_of_a_saved_notebook_is_a_picture_of_its_last_state_also_af
     # THEN each is there without a kernel, with no sign of a broken link
     again = open_book(server.address(f"{name}.ipynb"))
     kept = again.page.locator(".jp-OutputArea .gsl-kept")
-    kept.nth(1).wait_for()
+    kept.nth(1).wait_for(timeout=120_000)
     texts = [each.get_attribute("alt") or each.inner_text() for each in kept.all()]
     assert f"{count:,} spans" in texts[0]
     assert "lab.timeline() is live" in texts[0]
