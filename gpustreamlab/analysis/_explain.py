@@ -374,7 +374,8 @@ def _values_read(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequenc
         works = [(waits[place], int(row[place])) for place in own]
         held = [(call_row, program.works[held_by(program, call)].row) for (program, call), call_row in works]
         on_time = pieces_on_time(trace, held[0][1], gain_ns, held)
-        times = f"{len(own):,} times, {format_ns(int(np.median(lasted_ns(trace, row[own]))))} each (median)"
+        each = format_ns(int(np.median(lasted_ns(trace, row[own]))))
+        times = f"{len(own):,} times, {each} each (median)" if len(own) > 1 else f"once, for {each}"
         text = f"The host was in {display_name(trace.names[int(trace.name[on_time.call_row[0]])], 40)} {times}."
         fix = f"{KEEP_VALUE} Scheduled anew without these waits, the run is {format_ns(gain_ns)} shorter at most."
         told = finding_of(trace, Cause.HOST_SYNC_STREAM, on_time, text=text, fix=fix, bound_ns=gain_ns, waited_ns=gain_ns)
