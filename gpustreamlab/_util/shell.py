@@ -106,7 +106,8 @@ def steps(count: int, text: str) -> Iterator[Callable[[str], None]]:
         if time.monotonic() - began_s <= PATIENCE_S:
             return
         if shell is not None:
-            tell(f"{text}: {done} ({progress.tasks[bar].completed:,.0f} of {count:,})")
+            number = progress.tasks[bar].completed
+            tell(f"{text}: {done} ({number:,.0f} of {max(number, count):,.0f})")  # the best may be measured more often
             return
         if not progress.live.is_started:
             progress.start()

@@ -381,7 +381,9 @@ LISTED_ITEMS = 20  # How many names, and how many streams, are listed
 
 def comparison_tables(result: TraceComparison, *, limit: int = LISTED_ITEMS) -> tuple[ReportTable, ...]:
     """Write a comparison as tables: totals, names, streams; of the last two at most `limit` rows."""
-    listed = (*_name_tables(result.names), ("Streams", "stream", result.lanes))
+    lanes = result.lanes  # of those without a span in either there is nothing to tell
+    worked = lanes.take(np.flatnonzero(lanes.a.span_count + lanes.b.span_count))
+    listed = (*_name_tables(result.names), ("Streams", "stream", worked))
     return (_totals_table(result), *(_table(title, what, items, limit) for title, what, items in listed if len(items)))
 
 

@@ -49,8 +49,8 @@ from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._stacks import KEEP_VALUE, READS_VALUE, find_host_bound, in_operation, name_threads, with_operation
 from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Change, Int64Array, LaneKind, SpanKind
+from gpustreamlab.model import Trace, TraceMetadata, display_name
+from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Change, Int64Array, LaneKind, NoteKind, SpanKind
 
 PAIRS_TOLD = 4  # Up to how many pairs of streams are told apart for one cause; what more cost is added up
 PROFILER_TIMES = 10  # The profiler's own time is told if it costs so many times what else is told
@@ -183,6 +183,14 @@ def _of_row(trace: Trace, rows: BoolArray, row: int) -> Explanation:
     return replace(result, asked=f"row {row:,}, {name} on {stream!r}, {began}{held}", host_bound=())
 
 
+def _with_hazards(trace: Trace) -> TraceMetadata:
+    """Return what is known of a trace, with the hazards that its session found: what is fast with them may be wrong."""
+    if not any(note.kind is NoteKind.HAZARD for note in trace.notes):
+        return trace.metadata
+    note = "Hazards were found, so results may be wrong: lab.memory.hazards(), or the timeline, has the missing waits."
+    return replace(trace.metadata, missing=(*trace.metadata.missing, note))
+
+
 def _explanation(
     trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
 ) -> Explanation:
@@ -206,7 +214,7 @@ def _explanation(
         no_gain="",
         has_calls=bool((pieces.launch >= 0).any()),
         looked_share=pieces.looked_share,
-        metadata=trace.metadata,
+        metadata=_with_hazards(trace),
         maker=maker_of(trace),
     )
     findings = _grouped(trace, pieces, found, result.bound_ns, result.worth_ns if least_ns is None else least_ns)
@@ -374,7 +382,8 @@ def _values_read(trace: Trace, pieces: Pieces, advice: Advice, findings: Sequenc
         works = [(waits[place], int(row[place])) for place in own]
         held = [(call_row, program.works[held_by(program, call)].row) for (program, call), call_row in works]
         on_time = pieces_on_time(trace, held[0][1], gain_ns, held)
-        times = f"{len(own):,} times, {format_ns(int(np.median(lasted_ns(trace, row[own]))))} each (median)"
+        each = format_ns(int(np.median(lasted_ns(trace, row[own]))))
+        times = f"{len(own):,} times, {each} each (median)" if len(own) > 1 else f"once, for {each}"
         text = f"The host was in {display_name(trace.names[int(trace.name[on_time.call_row[0]])], 40)} {times}."
         fix = f"{KEEP_VALUE} Scheduled anew without these waits, the run is {format_ns(gain_ns)} shorter at most."
         told = finding_of(trace, Cause.HOST_SYNC_STREAM, on_time, text=text, fix=fix, bound_ns=gain_ns, waited_ns=gain_ns)

@@ -173,8 +173,8 @@ class Forecast:
     def line(self, perhaps_ns: int = 0, shorter_ns: int = 0) -> str:
         """Say it in a line, with what may be gained besides where nobody knows: by order, and by work that takes less time."""
         perhaps_ns = min(perhaps_ns, self.measured_ns - self.floor_ns) + shorter_ns
-        where = "on all SMs" if self.floor_of == "kernels" else "alone"
-        wall, floor = format_ns(self.measured_ns), f"{self.floor_of} {where} take {format_ns(self.floor_ns)}"
+        where = " on all SMs" if self.floor_of == "kernels" else ""
+        wall, floor = format_ns(self.measured_ns), f"lower bound: {self.floor_of}{where}, {format_ns(self.floor_ns)}"
         if not self.change_count and perhaps_ns >= LEAST_SHARE * self.measured_ns:
             share = format_share(perhaps_ns / self.measured_ns)
             return f"{wall}; at most {format_ns(perhaps_ns)} ({share}) less, not promised; {floor}"

@@ -65,6 +65,21 @@ SHORT_SHARE = 0.1  # A short call is looked at more often: of its time it waits 
 STOP_S = 2.0  # How long is waited for calls that were interrupted
 
 
+def _require_fit(function: Callable[..., Any], args: Sequence[Any]) -> None:
+    """Raise `OptionError` for a function that does not take a session and these arguments."""
+    try:
+        parameters = signature(function)
+    except ValueError:  # of what is written in C they may be unknown
+        return
+    try:
+        parameters.bind(None, *args)
+    except TypeError as error:
+        takes = f"{getattr(function, '__name__', 'function')}{parameters}"
+        raise OptionError(
+            f"lab.run(function, *args) calls function(session, *args), and this one is {takes}: {error}."
+        ) from None
+
+
 class Cluster(Watched):
     """Many processes, each with a `Session`, on engines of ipyparallel or workers of Dask.
 
@@ -214,6 +229,7 @@ class Cluster(Watched):
                 f"{function.__name__} uses {name!r}, which is this cluster. On an engine the session is the first argument of "
                 "the function: def step(session): with session.on('compute'): ..."
             )
+        _require_fit(function, args)
         return self._run_all(on, function, *args)
 
     def run_cell(

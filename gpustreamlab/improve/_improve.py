@@ -117,6 +117,7 @@ class Improvement(Reported):
     """What may be wrong with it, one sentence each."""
 
     _columns: ClassVar = ()
+    _guesses: ClassVar = {"improvement.page('improved.html')": "save timeline to_html show"}
 
     def __len__(self) -> int:
         return len(self.kept)

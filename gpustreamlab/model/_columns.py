@@ -133,6 +133,14 @@ class Counters:
     def __len__(self) -> int:
         return len(self.time_ns)
 
+    def __repr__(self) -> str:
+        """Tell of each counter how many samples it has, the least and the most: columns of a run are too long to read."""
+        lines = [f"<Counters: {len(self):,} samples; of each name how many, the least and the most>"]
+        for code, name in enumerate(self.names):
+            own = self.value[(self.name == code) & ~np.isnan(self.value)]
+            lines.append(f"{name}: {len(own):,}" + (f", {own.min():.3g} to {own.max():.3g}" if len(own) else ""))
+        return "\n".join(lines)
+
 
 CARD_COUNTERS = MappingProxyType(
     {

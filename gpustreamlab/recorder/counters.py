@@ -118,6 +118,10 @@ class CounterBlock(ProcessBound):
         self.left_out: Mapping[str, str] = {}
         """What was asked for and is not counted, and why."""
 
+    def __repr__(self) -> str:
+        counted = ", ".join(self.names) or "nothing yet. Type with lab.counters('dram'): and the work, which ends in it"
+        return f"<{type(self).__name__}: counts {counted}. Values: lab.trace.counters>"
+
     def __enter__(self) -> Self:
         if self._recorder.end_counter_block is not None:
             raise CaptureUnavailableError(

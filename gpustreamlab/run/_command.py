@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -185,7 +186,7 @@ def _read_steps(text: str) -> tuple[int, int]:
 def _require_gpu(options: argparse.Namespace) -> None:
     problem = why_no_gpu()
     if problem:
-        again = f"{'-m ' if options.is_module else ''}{options.program}"
+        again = f"{'-m ' if options.is_module else ''}{shlex.join([options.program, *options.arguments])}"
         raise BackendUnavailableError(
             f"{problem} What is missing: gpustreamlab doctor. To try it on the simulated device: "
             f"gpustreamlab run --backend sim {again}"

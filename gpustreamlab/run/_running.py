@@ -103,7 +103,7 @@ def recorded_by(pid: int) -> list[Path]:
     paths = spools_of(pid)
     if not paths and (children := _recorded_children(pid)):
         listed = ", ".join(map(str, children))
-        raise OptionError(f"Process {pid} itself is not recorded; it started {listed}, which are. Take one of these numbers.")
+        raise OptionError(f"Process {pid} itself is not recorded, but what it started: {listed}. Take one of these numbers.")
     if not paths:
         raise OptionError(
             f"Process {pid} is not recorded. Start it by gpustreamlab run or record, give its session a file by "

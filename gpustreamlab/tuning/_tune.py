@@ -236,7 +236,7 @@ class Tuning(Reported):
         notes = (
             f"Sought: {self.objective}. Speed-up: against one after the other on the whole card, each measured alone. "
             "Of each task: how many times as long a call takes as alone on the whole card. In brackets: the time that 95% of "
-            "its calls keep.",
+            "its calls keep. Makespan: until all are done, each called once.",
             "tuning.apply() shares out the SMs like the first row.",
             *self.notes,
         )

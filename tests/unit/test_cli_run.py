@@ -312,7 +312,7 @@ def test_without_a_gpu_it_says_what_to_type(folder, capsys, monkeypatch):
     assert cli.main(["run", program, "--its", "own"]) == 2
     told = capsys.readouterr().err
     assert "No NVIDIA driver was found." in told
-    assert f"gpustreamlab run --backend sim {program}" in told
+    assert f"gpustreamlab run --backend sim {program} --its own\n" in told
 
 
 def test_the_first_page_of_the_docs_prints_what_is_printed(folder):

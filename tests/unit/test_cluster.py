@@ -414,6 +414,10 @@ def test_calls_that_make_no_sense_are_refused_before_they_are_sent(engines):
         uses_it = eval("lambda session: the_lab.names", {"the_lab": lab})
         with pytest.raises(OptionError, match="uses 'the_lab', which is this cluster"):
             lab.run(uses_it)
+        with pytest.raises(
+            OptionError, match=r"calls function\(session, \*args\), and this one is .*\(session, rank\): missing"
+        ):
+            lab.run(lambda session, rank: rank)
     assert repr(lab).startswith("<Cluster: 4 engines, closed>")
     assert len(lab.timeline().trace.where(kind="range")) == 0
     with pytest.raises(SessionClosedError, match="This cluster is closed"):

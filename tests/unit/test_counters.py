@@ -22,6 +22,7 @@ from gpustreamlab.backends import CounterReading
 from gpustreamlab.backends.cuda import _counters as nvml_counters
 from gpustreamlab.backends.cuda._counters import MOST_WAIT_NS, NvmlCounters
 from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.backends.sim._preset import PRESETS
 from gpustreamlab.errors import CaptureUnavailableError, CaptureWarning, OptionError
 from gpustreamlab.model import CARD_COUNTERS, SPAN_KINDS
 from gpustreamlab.recorder import counters as sampling
@@ -61,9 +62,26 @@ def test_known_loads_are_counted_as_what_they_draw():
 
     assert peak("pcie_rx_bytes_per_s") == pytest.approx(trace.metadata.device.h2d_bytes_per_s, rel=0.01)
     assert peak("pcie_tx_bytes_per_s") == 0
+    copies = trace.where(kind="copy")
+    told = counter_means(trace, copies.start_ns[:1], copies.end_ns[:1])
+    assert told["dram_active_percent"] == pytest.approx(100 * told["pcie_rx_bytes_per_s"] / PRESETS["h200"].memory_bytes_per_s)
     assert peak("dram_active_percent") == pytest.approx(100, rel=0.1)
     spun = trace.where(name="spin")
     assert counter_means(trace, spun.start_ns[-1:], spun.end_ns[-1:])["sm_active_percent"] == pytest.approx(25, rel=0.01)
+
+
+def test_a_block_and_its_counters_say_what_they_are_in_lines():
+    with gsl.Session("sim") as lab:
+        assert "counts nothing yet. Type with lab.counters('dram'):" in repr(lab.counters("dram"))
+        with lab.counters("dram") as block:
+            lab.xp.ones(1 << 24).get()
+            lab.synchronize()
+    assert repr(block) == "<CounterBlock: counts dram_active_percent, dram_bytes_per_s. Values: lab.trace.counters>"
+    told = repr(lab.trace.counters).splitlines()
+    assert told[0].startswith(f"<Counters: {len(lab.trace.counters):,} samples;")
+    value = samples_of(lab.trace, "dram_active_percent")[1]
+    known = value[~np.isnan(value)]
+    assert f"dram_active_percent: {len(known)}, {known.min():.3g} to {known.max():.3g}" in told
 
 
 def test_the_counters_of_a_run_add_up_to_what_it_moved():

@@ -81,6 +81,18 @@ def test_the_report_names_what_conflicts_and_the_missing_wait(lab):
     assert cells == ["read-after-write", "copy", "gemm", 3]
 
 
+def test_explain_says_that_there_are_hazards_and_nothing_of_them_where_there_are_none():
+    for wait, told in ((False, True), (True, False)):
+        with Session("sim") as lab:
+            copy, compute = map(lab.stream, STREAMS)
+            x = upload(lab)
+            if wait:
+                compute.wait(copy)
+            double(lab, x)
+            lab.synchronize()
+            assert ("Hazards were found, so results may be wrong" in str(lab.explain())) is told
+
+
 def test_a_clean_program_says_what_was_watched_and_what_was_not(lab):
     lab.xp.ones(4) + 1
     clean = lab.memory.hazards()

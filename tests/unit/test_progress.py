@@ -27,13 +27,17 @@ def test_a_notebook_shows_one_line_of_text_and_nothing_of_it_stays(published, mo
     with pytest.raises(KeyboardInterrupt), shell.steps(3, "tuning") as step:
         step("a")
         step("b")
+        step("c")
+        step("d")
         raise KeyboardInterrupt
     assert [data for data, _, _ in published] == [
         {"text/plain": "tuning: a (1 of 3)"},
         {"text/plain": "tuning: b (2 of 3)"},
+        {"text/plain": "tuning: c (3 of 3)"},
+        {"text/plain": "tuning: d (4 of 4)"},
         {"text/plain": ""},
     ]
-    assert [update for _, update, _ in published] == [False, True, True]
+    assert [update for _, update, _ in published] == [False, True, True, True, True]
     assert len({shown for _, _, shown in published}) == 1
 
 

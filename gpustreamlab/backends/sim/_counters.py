@@ -96,13 +96,17 @@ class SimCounters:
                     blocks[group] += count
         all_slots = preset.sm_count * preset.slots_per_sm
         active = sum(min(len(pool.groups[group]), count) for group, count in blocks.items())
-        rates = {
+        rates = defaultdict[str, float](float)
+        for copy in scheduler.running_copies():
+            rate = copy.spec.size_bytes * 1e9 / copy.spec.duration_ns
+            bytes_per_s += rate  # what comes in is written to the card's memory, what goes out is read from it
+            for name in _LINKS[copy.spec.engine]:
+                rates[name] += rate
+        bytes_per_s = min(bytes_per_s, preset.memory_bytes_per_s)  # copies do not slow kernels in this model
+        rates |= {
             "sm_active_percent": 100 * active / preset.sm_count,
             "sm_occupancy_percent": 100 * (all_slots - sum(pool.free)) / all_slots,
             "dram_active_percent": 100 * bytes_per_s / preset.memory_bytes_per_s,
             "dram_bytes_per_s": bytes_per_s,
         }
-        for copy in scheduler.running_copies():
-            for name in _LINKS[copy.spec.engine]:
-                rates[name] = rates.get(name, 0.0) + copy.spec.size_bytes * 1e9 / copy.spec.duration_ns
         return {name: rate for name, rate in rates.items() if rate}

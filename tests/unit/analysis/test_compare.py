@@ -173,7 +173,9 @@ def test_names_that_differ_by_a_number_are_one_row():
 
 
 def test_table_says_what_is_only_in_one():
-    result = compare_traces(make_trace([("a", "x", 0, 10)]), make_trace([("a", "y", 0, 20)]))
+    idle = make_trace([("a", "y", 0, 20), ("never used", "z", 0, 1)])
+    result = compare_traces(make_trace([("a", "x", 0, 10)]), idle.where(name="y"))
+    assert result.lanes.items == ("a", "never used")
     _, names, lanes = comparison_tables(result, limit=10)
     assert names.rows[1:] == [
         ["y", "0→1", "-", "20 ns", "+20 ns", "only in b", "-→20 ns"],
