@@ -103,6 +103,8 @@ class CounterBlock(ProcessBound):
 
     def __init__(self, recorder: Recorder, backend: Backend, groups: Sequence[str], every_us: object) -> None:
         for group in groups:
+            if not isinstance(group, str):
+                raise OptionError(f"Counters are named by text, not {group!r:.40}. Use lab.counters('sm', 'dram').")
             if group not in COUNTER_GROUPS:
                 raise OptionError(f"There are no counters {group!r}. {nearest_hint(group, COUNTER_GROUPS)}")
         if isinstance(every_us, bool) or not isinstance(every_us, (int, float)) or not LEAST_US <= every_us <= MOST_US:
@@ -117,6 +119,10 @@ class CounterBlock(ProcessBound):
         """What is counted, by names of `gpustreamlab.model.CARD_COUNTERS`."""
         self.left_out: Mapping[str, str] = {}
         """What was asked for and is not counted, and why."""
+
+    def __repr__(self) -> str:
+        state = f"counts {', '.join(self.names)}" if self._sampler is not None else "counts in its with block alone"
+        return f"<CounterBlock: {', '.join(self._groups or USUAL_GROUPS)} each {self._every_ns / 1_000:g} us, {state}>"
 
     def __enter__(self) -> Self:
         if self._recorder.end_counter_block is not None:

@@ -191,6 +191,8 @@ def test_memory_s_bytes_are_counted_as_what_kernels_move():
     ("groups", "every_us", "words"),
     [
         (["dramm"], 50, "no counters 'dramm'. Did you mean 'dram'"),
+        ([["sm", "dram"]], 50, r"named by text, not \['sm', 'dram'\]. Use lab.counters\('sm', 'dram'\)"),
+        ([None], 50, "named by text, not None"),
         ([], 1, "from 10 to"),
         ([], "50", r"every_us=50"),
         ([], True, r"every_us is True"),
@@ -199,6 +201,17 @@ def test_memory_s_bytes_are_counted_as_what_kernels_move():
 def test_what_cannot_be_counted_is_refused_before_anything_begins(groups, every_us, words):
     with gsl.Session("sim") as lab, pytest.raises(OptionError, match=words):
         lab.counters(*groups, every_us=every_us)
+
+
+def test_a_block_says_what_it_is_and_a_lane_of_counters_is_no_thread():
+    with gsl.Session("sim") as lab:
+        block = lab.counters("dram", every_us=20)
+        assert repr(block) == "<CounterBlock: dram each 20 us, counts in its with block alone>"
+        with block, lab.on(lab.stream("a")):
+            assert repr(block) == "<CounterBlock: dram each 20 us, counts dram_active_percent, dram_bytes_per_s>"
+            lab.xp.ones(1 << 20).sum().get()
+        assert "in 1 stream and 1 host thread on" in repr(lab.trace)
+        assert "in 1 stream and 1 host thread on" in repr(lab.timeline())
 
 
 def test_a_card_has_one_sampler_and_a_session_ends_its_block():
