@@ -173,6 +173,30 @@ def test_branches_and_texts_of_several_lines_stay_as_they_were_written(lab):
     compile(found.source, "source", "exec")
 
 
+def test_the_last_wait_stands_in_front_of_a_value_that_is_given_back(lab):
+    def program(lab):
+        kernel, total = lab.xp.ones((320, 320), "f4"), lab.xp.zeros((320, 320), "f4")
+        a, b = lab.stream("a"), lab.stream("b")
+
+        def process():
+            for _ in range(3):
+                with lab.on(a):
+                    total.__iadd__(kernel)
+                a.synchronize()
+                with lab.on(b):
+                    total.__imul__(2)
+                b.synchronize()
+            return float(total.sum())
+
+        return process
+
+    found = lab.improve(program, lab, seconds=LONG)
+
+    assert "b.wait(a)" in found.source
+    assert "lab.synchronize()" in found.source.partition("return float")[0]
+    assert "synchronize" not in found.source.partition("return float")[2]
+
+
 @pytest.fixture
 def text(lab):
     lab.stream("a"), lab.stream("b")
