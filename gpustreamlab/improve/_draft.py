@@ -137,11 +137,12 @@ def _require_plain(tree: ast.AST) -> None:
     """Raise `ProgramError` for what cannot run again on copies."""
     for one in ast.walk(tree):
         if isinstance(one, _REFUSED):
-            what = f"declares {one.names[0]!r} global" if isinstance(one, ast.Global) else "waits for others to go on"
-            raise ProgramError(
-                f"Line {one.lineno} {what}, so the program cannot run many times on copies. Leave that out, or "
-                "pass what it needs as an argument: lab.improve(f, x)."
-            )
+            what, fix = "waits for others to go on", "Leave that out, or pass what it needs as an argument: lab.improve(f, x)."
+            if isinstance(one, ast.Global):
+                what = f"declares {one.names[0]!r} global"
+            elif isinstance(one, (ast.Yield, ast.YieldFrom)):
+                what, fix = "yields, and goes on where it stopped", "Define the generator outside of it, or loop over a list."
+            raise ProgramError(f"Line {one.lineno} {what}, so the program cannot run many times on copies. {fix}")
 
 
 def read_draft(program: str | Callable[..., Any]) -> Draft:

@@ -295,6 +295,7 @@ def test_runs_take_the_same_however_far_the_thread_that_captures_has_come(lab):
         ("import random\nx = random.random()", "random()"),
         ("import time\nx = time.perf_counter()", "x differs"),
         ("def f():\n    global seen\n    seen = 1\nf()", "'seen' global"),
+        ("def f():\n    yield 1\nlist(f())", "Define the generator outside of it"),
         ("x = next(numbers)", "'numbers', a builtins.generator"),
     ],
 )
