@@ -273,9 +273,7 @@ class Facts:
             return True
         for one in (part for given in self.look.kinds[place].values() for part in reached(given)):
             code = getattr(one, "__code__", None)
-            if (one is value and isinstance(value, (list, dict))) or (
-                code and name in names_of_code(code) | {*code.co_freevars}
-            ):
+            if (one is value and value is not None) or (code and name in names_of_code(code) | {*code.co_freevars}):
                 return True
         return False
 

@@ -817,3 +817,37 @@ def a_buffer_has_another_name_and_all_items_are_alike(lab):
         return out
 
     return process
+
+
+@kept("history.append(float(loss))\n            trainer.tick()")
+def an_object_of_the_users_is_changed_by_another(lab):
+    """What stands behind the loop would find the last epoch."""
+    source, _, kernel = data(lab)
+
+    class History:
+        epoch = 0
+
+        def __init__(self):
+            self.rows = []
+
+        def append(self, loss):
+            self.rows.append((self.epoch, loss))
+
+    class Trainer:
+        def __init__(self, history):
+            self.history = history
+
+        def tick(self):
+            self.history.epoch += 1
+
+    history = History()
+    trainer = Trainer(history)
+
+    def train():
+        for n in range(6):
+            with lab.on("work"):
+                loss = (lab.xp.asarray(source[n]) @ kernel).sum()
+                history.append(float(loss))
+            trainer.tick()
+
+    return train
