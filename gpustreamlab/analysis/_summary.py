@@ -178,7 +178,7 @@ def counts_text(trace: Trace, span_count: int) -> str:
 
 def lanes_text(trace: Trace) -> str:
     """Write in how many streams and threads spans are: "2 streams and 1 host thread"."""
-    streams, threads = used_stream_count(trace), len(trace.lanes) - stream_count(trace)
+    streams, threads = used_stream_count(trace), trace._thread_count  # noqa: SLF001 - of this package
     told = [count_text(streams, "stream")] if streams or not threads else []
     return " and ".join([*told, *([count_text(threads, "host thread")] if threads else [])])
 

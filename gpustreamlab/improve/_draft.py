@@ -79,8 +79,11 @@ class Draft:
     def _text(self, one: ast.stmt, depth: int) -> Iterator[str]:
         known = getattr(one, "given", None)  # as the source has it: where, and what
         if known is not None and known[3] == ast.dump(one):
-            yield from _indented(self._lines[known[0] : known[1]], depth)
-            return
+            is_moved = one.col_offset != 4 * depth
+            if not (is_moved and _has_long_text(one)):
+                lines = self._lines[known[0] : known[1]]
+                yield from _indented(lines, depth) if is_moved else lines
+                return
         ours = getattr(one, "ours", None)
         if ours is not None and ours[1] == ast.dump(one):
             yield from _indented(ours[0].splitlines(), depth)
@@ -93,9 +96,13 @@ class Draft:
         else:
             yield from _indented(self.quoted(_head(one)).splitlines(), depth)
         yield from self._texts(one.body, depth + 1)  # type: ignore[attr-defined]
-        if getattr(one, "orelse", None):
+        others: list[ast.stmt] = getattr(one, "orelse", None) or []
+        if len(others) == 1 and getattr(others[0], "is_elif", False):
+            first, *rest = self._text(others[0], depth)
+            yield from (f"{'    ' * depth}el{first.lstrip()}", *rest)
+        elif others:
             yield from _indented(["else:"], depth)
-            yield from self._texts(one.orelse, depth + 1)  # type: ignore[attr-defined]
+            yield from self._texts(others, depth + 1)
 
     def quoted(self, text: str) -> str:
         """Return text of Python's own with the quotes of the source, where that is simple."""
@@ -130,11 +137,12 @@ def _require_plain(tree: ast.AST) -> None:
     """Raise `ProgramError` for what cannot run again on copies."""
     for one in ast.walk(tree):
         if isinstance(one, _REFUSED):
-            what = f"declares {one.names[0]!r} global" if isinstance(one, ast.Global) else "waits for others to go on"
-            raise ProgramError(
-                f"Line {one.lineno} {what}, so the program cannot run many times on copies. Leave that out, or "
-                "pass what it needs as an argument: lab.improve(f, x)."
-            )
+            what, fix = "waits for others to go on", "Leave that out, or pass what it needs as an argument: lab.improve(f, x)."
+            if isinstance(one, ast.Global):
+                what = f"declares {one.names[0]!r} global"
+            elif isinstance(one, (ast.Yield, ast.YieldFrom)):
+                what, fix = "yields, and goes on where it stopped", "Define the generator outside of it, or loop over a list."
+            raise ProgramError(f"Line {one.lineno} {what}, so the program cannot run many times on copies. {fix}")
 
 
 def read_draft(program: str | Callable[..., Any]) -> Draft:
@@ -203,6 +211,12 @@ def _is_text(one: ast.stmt) -> bool:
     return isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
 
 
+def _has_long_text(one: ast.stmt) -> bool:
+    """Tell whether a text of several lines stands in a statement, which would change with its indentation."""
+    texts = (part for part in ast.walk(one) if isinstance(part, (ast.Constant, ast.JoinedStr)))
+    return any(part.end_lineno != part.lineno for part in texts)
+
+
 def _indented(lines: list[str], depth: int) -> Iterator[str]:
     yield from textwrap.indent(textwrap.dedent("\n".join(lines)), "    " * depth).splitlines()
 
@@ -230,7 +244,8 @@ def _marked(draft: Draft) -> Draft:
             is_alone = not lines[one.lineno - 1][: one.col_offset].strip() and all(
                 other is one or (other.end_lineno or 0) < one.lineno or other.lineno > last for other in body
             )
-            if is_alone:
+            one.is_elif = lines[one.lineno - 1][one.col_offset :].startswith("elif")  # type: ignore[attr-defined]
+            if is_alone and not one.is_elif:  # type: ignore[attr-defined]
                 one.lines = first, last, _head_end(one, first, last, lines)  # type: ignore[attr-defined]
             before = last
     for body in [*_all_bodies(draft.tree)]:

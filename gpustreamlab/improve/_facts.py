@@ -111,8 +111,9 @@ class Facts:
 
     def leaving(self, place: int) -> list[int]:
         """Return what may jump over what stands behind a statement's loop, or at the end of the program."""
-        loop = self.loop_of(place)
-        region = self.within(loop) if loop is not None else range(place, len(self.statements) - 1)
+        loop, last = self.loop_of(place), self.draft.body[-1]
+        end = len(self.statements) - isinstance(last, ast.Return)  # in front of which the wait is put
+        region = self.within(loop) if loop is not None else range(place, end)
         jumps = (ast.Return, ast.Raise, ast.Assert, *TRIES)
         tried = [one for one in self.parents[place] if isinstance(self.statements[one], TRIES)]
         return [*tried, *(one for one in region if isinstance(self.statements[one], jumps))]
@@ -272,9 +273,7 @@ class Facts:
             return True
         for one in (part for given in self.look.kinds[place].values() for part in reached(given)):
             code = getattr(one, "__code__", None)
-            if (one is value and isinstance(value, (list, dict))) or (
-                code and name in names_of_code(code) | {*code.co_freevars}
-            ):
+            if (one is value and value is not None) or (code and name in names_of_code(code) | {*code.co_freevars}):
                 return True
         return False
 

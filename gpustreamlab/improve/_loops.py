@@ -209,13 +209,20 @@ def _is_filled_again(facts: Facts, place: int) -> bool:
 
 
 def _is_filled_first(facts: Facts, place: int, loop: int, buffer: str) -> bool:
-    """Tell whether each turn fills a buffer before it uses it, and no other variable leads to it."""
+    """Tell whether each turn fills a buffer before it uses it, and no other variable leads to it.
+
+    What reads it behind the loop has to find the last turn's in it: in which it is depends on how many turns there are.
+    """
     keys = {name: {find_owner(one).key for one in find_arrays(value)} for name, value in facts.values()}
     is_shared = any(own & keys[buffer] for name, own in keys.items() if name != buffer)
     is_used = any(buffer in names_loaded(facts.statements[one]) for one in range(loop + 1, place))
     may_skip = any(isinstance(facts.statements[one], (ast.If, ast.Try)) for one in facts.parents[place][1:])
     leaves = any(isinstance(facts.statements[one], (ast.Continue, ast.Break)) for one in facts.within(loop))
-    return not (is_shared or is_used or may_skip or leaves)
+    behind = facts.statements[max(facts.within(loop)) + 1 :]
+    items = facts.statements[loop].iter  # type: ignore[attr-defined]
+    is_counted = isinstance(items, ast.Call) and all(isinstance(one, ast.Constant) for one in items.args)
+    is_read_later = not is_counted and any(buffer in names_loaded(one) for one in behind)
+    return not (is_shared or is_used or may_skip or leaves or is_read_later)
 
 
 def _with_more(facts: Facts, loop: int, buffer: str, count: int, buffers: int) -> Variant:
@@ -289,6 +296,9 @@ def by_role(facts: Facts) -> Iterator[Variant]:
         calls = [one for one in ast.walk(facts.statements[loop]) if isinstance(one, ast.Call)]
         if any(ast.unparse(one.func).endswith((".record", ".synchronize", ".query")) for one in calls):
             continue  # these are of the one stream, and would not wait for the others
+        waiting = {one for one in facts.within(loop) if facts.unit_of(one) not in moving} & facts.waiting.keys()
+        if waiting and facts.is_touched(facts.within(loop), facts.memory_of_copies(facts.within(loop))):
+            continue  # so does what a function waits for, or a value
         yield from _with_roles(facts, loop, inside, moving, *lanes)
 
 

@@ -21,18 +21,16 @@ from gpustreamlab.analysis import Hazards
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.improve._draft import Draft, walk_statements
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
-from gpustreamlab.programs._calls import CallLog, bytes_of, instrumented, is_user_function
+from gpustreamlab.programs._calls import CallLog, bytes_of, instrumented, is_user_function, root_of_type
 from gpustreamlab.programs._check import _near, _on_host, _same, kept_random_state
 from gpustreamlab.programs._source import names_of_code
-from gpustreamlab.programs._values import closed_over, copied, is_of_session, remade
+from gpustreamlab.programs._values import closed_over, copied, is_of_session
 from gpustreamlab.streams.stream import Event, Stream
 
 if TYPE_CHECKING:
     from gpustreamlab.session import Session
 
 FILENAME = "<improve>"
-MOST_DEPTH = 4
-"""How deep functions of the user's are followed to what they look up."""
 _SEEDED = frozenset({"default_rng", "Generator", "RandomState", "SeedSequence", "PCG64", "Random"})
 """What makes a generator, which is the program's own then."""
 _LIBRARY_CHANCE = frozenset(
@@ -40,6 +38,8 @@ _LIBRARY_CHANCE = frozenset(
 )
 """Functions of CuPy, torch and the simulated device's arrays that draw from a generator of the whole process."""
 _ASKS = frozenset({"input", "breakpoint"})
+_Changes = list[tuple[dict[str, Any], dict[str, Any]]]
+"""Namespaces of modules, each with what some of its names are to mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +112,11 @@ class Runner:
         try:
             with delayed_interrupts():  # there is a session to close, or none was begun
                 session = type(lab)(lab._backend, title="improve", hazards="report" if is_watched else "off", counters=False)
-            with kept_random_state(lab._backend), redirect_stdout(printed):
-                if lab.layout is not None:
-                    session.partition(lab.layout)
-                call, named = self._call_of(draft, session, look)
+            if lab.layout is not None:
+                session.partition(lab.layout)
+            names, globals_of_users = self._copies(session, draft)
+            with kept_random_state(lab._backend), redirect_stdout(printed), _changed(globals_of_users):
+                call, named = self._call_of(draft, names, look)
                 session.synchronize()
                 had = _data_of(named()) if compares else {}
                 session.synchronize()
@@ -155,10 +156,9 @@ class Runner:
                     session.close()
 
     def _call_of(
-        self, draft: Draft, session: Session, look: Look | None
+        self, draft: Draft, names: dict[str, Any], look: Look | None
     ) -> tuple[Callable[[], object], Callable[[], dict[str, Any]]]:
         """Return what is to be measured, prepared; and what gives the variables that it leaves behind."""
-        names = self._copies(session, draft)
         arguments = [names.pop(f"argument {place}") for place in range(len(self._arguments))]
         inputs = names.keys() & draft.names
         scope = names if look is None else look.scope(names)
@@ -187,11 +187,23 @@ class Runner:
             lambda: {**given, **{one.key: one.value for one in closed_over(work) if _counts(one.value)}},
         )
 
-    def _copies(self, session: Session, draft: Draft) -> dict[str, Any]:
-        """Return what names mean, with copies of all that a run may change; this session in place of the user's."""
+    def _copies(self, session: Session, draft: Draft) -> tuple[dict[str, Any], _Changes]:
+        """Return what names mean, with copies of all that a run may change; this session in place of the user's.
+
+        And the same for functions and methods of the user's, which look names up in their modules: what is to stand there.
+        """
         lab = self.lab
         known = dict(self._values)
-        used = {name: known[name] for name in sorted(names_in(draft, known)) if name in known}
+        functions = [
+            one
+            for value in [*(known[name] for name in draft.names if name in known), *self._arguments]
+            for one in reached(value)
+            if is_user_function(one)
+        ]
+        spaces = {id(one.__globals__): one.__globals__ for one in functions}
+        looked_up = {name for one in functions for name in names_of_code(one.__code__) if name in known}
+        inside = {name for name in looked_up if any(space.get(name) is known[name] for space in spaces.values())}
+        used = {name: known[name] for name in sorted(draft.names & known.keys() | inside)}
         used |= {f"argument {place}": one for place, one in enumerate(self._arguments)}
         memo: dict[int, Any] = {id(lab): session, id(lab.xp): session.xp}
         for stream in lab.streams.values():
@@ -200,13 +212,26 @@ class Runner:
         if shared:
             kind = type(used[shared[0]])
             raise refused(f"{shared[0]!r}, a {kind.__module__}.{kind.__qualname__}, cannot be copied")
-        copies = {**known, **made}
-        for name, value in made.items():
-            if type(value) is types.FunctionType and is_user_function(value):
-                looked_up = names_of_code(value.__code__) & made.keys()
-                if looked_up and any(value.__globals__.get(one) is used[one] for one in looked_up):
-                    copies[name] = remade(value, {**value.__globals__, **{one: made[one] for one in looked_up}})
-        return copies
+        changes = [
+            (space, {name: made[name] for name in inside if space.get(name) is used[name] is not made[name]})
+            for space in spaces.values()
+        ]
+        return {**known, **made}, changes
+
+
+@contextmanager
+def _changed(changes: _Changes) -> Iterator[None]:
+    """Give variables of modules other values in a ``with`` block."""
+    before = [(space, {name: space[name] for name in new}) for space, new in changes]
+    try:
+        with delayed_interrupts():
+            for space, new in changes:
+                space.update(new)
+        yield
+    finally:
+        with delayed_interrupts():
+            for space, old in before:
+                space.update(old)
 
 
 def _data_of(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,23 +274,6 @@ def refused(why: str) -> ProgramError:
         f"lab.improve runs a program many times, on copies of its inputs. This one cannot have them: {why}. Leave that out "
         "of what is improved, or pass what it gives as an array."
     )
-
-
-def names_in(draft: Draft, known: Mapping[str, Any]) -> set[str]:
-    """Return the variables that a program uses, those that its functions look up too."""
-    found = set(draft.names)
-    left = [known[name] for name in found if name in known]
-    for _ in range(MOST_DEPTH):
-        inner = {
-            name
-            for value in left
-            if type(value) is types.FunctionType and is_user_function(value)
-            for name in names_of_code(value.__code__)
-            if name in known and value.__globals__.get(name) is known[name]
-        } - found
-        found |= inner
-        left = [known[name] for name in inner]
-    return found
 
 
 def _counts(value: Any) -> bool:
@@ -405,15 +413,22 @@ def names_loaded(node: ast.stmt) -> set[str]:
 
 
 def reached(value: Any) -> Iterator[Any]:
-    """Yield a value and all that it leads to: what it holds, and what functions close over or look up."""
+    """Yield a value and all that it leads to: what it holds, what functions close over or look up, and methods do."""
     seen, waiting = set[int](), [value]
     while waiting and len(seen) < MOST_ITEMS:
         one = waiting.pop()
-        if id(one) not in seen and not isinstance(one, (str, bytes, int, float, type, types.ModuleType)):
+        kind = one if isinstance(one, type) else type(one)
+        is_users = not root_of_type(kind)
+        if (
+            id(one) not in seen
+            and not isinstance(one, (str, bytes, int, float, types.ModuleType))
+            and (kind is not one or is_users)
+        ):
             seen.add(id(one))
             yield one
             if is_user_function(one):
                 waiting += [one.__globals__[name] for name in names_of_code(one.__code__) if name in one.__globals__]
+            waiting += [part for base in kind.__mro__ * is_users if not root_of_type(base) for part in vars(base).values()]
             waiting += [] if is_array(one) else parts_of(one)
 
 

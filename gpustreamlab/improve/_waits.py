@@ -60,8 +60,10 @@ class Editor:
         if loop is not None:
             self.insert(loop, statements, behind=True)
             return
-        body = self.draft.body
-        number = len(body) - bool(body and isinstance(body[-1], ast.Return))
+        body = last = self.draft.body
+        while last and isinstance(last[-1], ast.With):  # what is given back may be read on a stream
+            last = last[-1].body
+        number = len(body) - bool(last and isinstance(last[-1], ast.Return))
         body[number:number] = statements
 
     def tidy(self) -> Draft:

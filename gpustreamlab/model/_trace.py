@@ -113,14 +113,19 @@ class Trace:
             f", {meta.unselected_work:,} launched with no stream selected" if meta.unselected_work and not len(self) else ""
         )
         missing += f", cut out of {meta.part_of_spans:,}" if meta.part_of_spans else ""
-        is_counted = np.bincount(self.counters.lane, minlength=len(self.lanes)) > 0
-        is_counted &= np.bincount(self.lane, minlength=len(self.lanes)) == 0
-        is_host = np.array([lane.kind is LaneKind.HOST for lane in self.lanes], bool)
-        threads = int((is_host & ~is_counted).sum())
-        streams = int((~is_host).sum())
+        threads = self._thread_count
+        streams = sum(lane.kind is not LaneKind.HOST for lane in self.lanes)
         lanes = f"{streams:,} stream{'s' * (streams != 1)}"
         lanes += f" and {threads:,} host thread{'s' * (threads != 1)}" if threads else ""
         return f"<Trace: {len(self):,} spans in {lanes} on {meta.device_label}{missing}>"
+
+    @property
+    def _thread_count(self) -> int:
+        """How many lanes are threads of the host: not those that hold nothing but counters of the card."""
+        is_counted = np.bincount(self.counters.lane, minlength=len(self.lanes)) > 0
+        is_counted &= np.bincount(self.lane, minlength=len(self.lanes)) == 0
+        is_host = np.array([lane.kind is LaneKind.HOST for lane in self.lanes], bool)
+        return int((is_host & ~is_counted).sum())
 
     def __getitem__(self, rows: object) -> Self:
         """Return some rows as a trace.

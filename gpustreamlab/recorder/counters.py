@@ -103,9 +103,15 @@ class CounterBlock(ProcessBound):
 
     def __init__(self, recorder: Recorder, backend: Backend, groups: Sequence[str], every_us: object) -> None:
         for group in groups:
+            if not isinstance(group, str):
+                raise OptionError(f"Counters are named by text, not {group!r:.40}. Use lab.counters('sm', 'dram').")
             if group not in COUNTER_GROUPS:
                 raise OptionError(f"There are no counters {group!r}. {nearest_hint(group, COUNTER_GROUPS)}")
-        if isinstance(every_us, bool) or not isinstance(every_us, (int, float)) or not LEAST_US <= every_us <= MOST_US:
+        if (
+            isinstance(every_us, bool)
+            or not isinstance(every_us, (int, float, np.integer))
+            or not LEAST_US <= every_us <= MOST_US
+        ):
             raise OptionError(
                 f"every_us is {every_us!r}; it must be a number from {LEAST_US:g} to {MOST_US:g}. "
                 "Use lab.counters('sm', 'dram', every_us=50)."
@@ -119,8 +125,9 @@ class CounterBlock(ProcessBound):
         """What was asked for and is not counted, and why."""
 
     def __repr__(self) -> str:
-        counted = ", ".join(self.names) or "nothing yet. Type with lab.counters('dram'): and the work, which ends in it"
-        return f"<{type(self).__name__}: counts {counted}. Values: lab.trace.counters>"
+        told = ", ".join(self.names) or "nothing yet. Type with lab.counters('dram'): and the work, which ends in it"
+        asked = f"{', '.join(self._groups or USUAL_GROUPS)} each {self._every_ns / 1_000:g} us"
+        return f"<CounterBlock: {asked}, counts {told}. Values: lab.trace.counters>"
 
     def __enter__(self) -> Self:
         if self._recorder.end_counter_block is not None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, cast
 
 from gpustreamlab import adapters
@@ -224,6 +224,8 @@ class Stream(ProcessBound, StandsElsewhere):
         ------
         StreamClosedError
             If the stream is closed.
+        OptionError
+            At the end of the block, if nothing was enqueued on the stream.
 
         Examples
         --------
@@ -239,9 +241,12 @@ class Stream(ProcessBound, StandsElsewhere):
         [8.0, 8.0, 8.0, 8.0]
         """
         self._require_open()
-        frame = sys._getframe(1)
+        return Graph(self, self._arrays_in(sys._getframe(1)))
+
+    def _arrays_in(self, frame: FrameType) -> list[Any]:
+        """Return the arrays that variables hold where code runs; none on a card, where a capture computes nothing."""
         names = {**frame.f_globals, **frame.f_locals} if self._backend.device.simulated else {}
-        return Graph(self, [array for value in names.values() for array in find_arrays(value)])
+        return [array for value in names.values() for array in find_arrays(value)]
 
     def hold(self, *objects: object) -> None:
         """Keep objects alive until what is enqueued now is done: what the work reads and writes. Nothing waits.
@@ -485,13 +490,21 @@ class Graph:
 
     def __enter__(self) -> Graph:
         self.close()
-        self._capture = self._stream._backend.begin_graph(self._stream._backend_stream, self._unchanged)
+        unchanged = [*self._unchanged, *self._stream._arrays_in(sys._getframe(1))]  # what was bound since it was made, too
+        self._capture = self._stream._backend.begin_graph(self._stream._backend_stream, unchanged)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         capture, self._capture, self._unchanged = self._capture, None, ()
         if capture is not None and error is None:
             self._graph = capture.instantiate()
+            if not self.node_count:
+                self.close()
+                name = self._stream.name
+                raise OptionError(
+                    f"Nothing was enqueued on stream {name!r} in the block, so there is nothing to launch. Select it there: "
+                    f"with lab.stream({name!r}).graph() as graph, lab.on({name!r}): ..."
+                )
         elif capture is not None:
             capture.abandon()
 

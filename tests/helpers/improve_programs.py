@@ -371,6 +371,123 @@ def a_function_reads_what_was_fetched(lab):
     return process
 
 
+@kept("store.synchronize()")
+def a_method_reads_what_was_fetched(lab):
+    source, sink, kernel = data(lab)
+    store = lab.streams["store"]
+
+    class Meter:
+        best = 0.0
+
+        def note(self, n):
+            self.best = max(self.best, self.top_of(n))
+
+        @staticmethod
+        def top_of(n):
+            return float(sink[n].max())
+
+    meter = Meter()
+
+    def process():
+        for n in range(6):
+            with lab.on("store"):
+                y = lab.xp.asarray(source[n]) @ kernel
+                y.get(out=sink[n], blocking=False)
+            store.synchronize()
+            meter.note(n)
+        return meter.best
+
+    return process
+
+
+@kept('with lab.on("work", "out")')
+def a_function_waits_for_the_one_stream(lab):
+    """What is fetched on another stream would not have arrived."""
+    source, sink, kernel = data(lab)
+    frame, y, work = lab.xp.empty((SIDE, SIDE), "f4"), lab.xp.empty((SIDE, SIDE), "f4"), lab.streams["work"]
+
+    def finish(stream):
+        stream.synchronize()
+
+    def process():
+        best = 0.0
+        for n in range(6):
+            with lab.on("work"):
+                frame.set(source[n])
+            with lab.on("work"):
+                y[...] = frame @ kernel
+            with lab.on("work", "out"):
+                y.get(out=sink[n], blocking=False)
+            finish(work)
+            best = max(best, float(sink[n].max()))
+        return best
+
+    return process
+
+
+@kept('with lab.on("work", "out")')
+def a_value_waits_for_what_was_fetched_before_it(lab):
+    source, sink, kernel = data(lab)
+    frames, keep = [lab.xp.empty((SIDE, SIDE), "f4") for _ in source], []
+
+    def process():
+        found = []
+        for n in range(6):
+            with lab.on("work"):
+                frames[n].set(source[n])
+            with lab.on("work"):
+                y = frames[n] @ kernel
+                keep.append(y)
+            with lab.on("work", "out"):
+                y.get(out=sink[n], blocking=False)
+            with lab.on("work"):
+                top = float(y.max())
+            found.append(top - float(sink[n].max()))
+        return found
+
+    return process
+
+
+@kept("load.synchronize()")
+def a_return_stands_in_a_block(lab):
+    """A wait behind that block would never be reached."""
+    source, _, kernel = data(lab)
+    frame, load = lab.xp.empty((SIDE, SIDE), "f4"), lab.streams["load"]
+
+    def process():
+        with lab.on(load):
+            frame.set(source[0])
+        load.synchronize()
+        spin(lab, 100_000, blocks=8, stream="store")
+        with lab.on("work"):
+            return frame @ kernel
+
+    return process
+
+
+@kept("frame.set(picture)")
+def the_array_is_read_behind_a_loop_over_any_number_of_items(lab):
+    source, _, kernel = data(lab)
+    frame, load, work = lab.xp.empty((SIDE, SIDE), "f4"), lab.streams["load"], lab.streams["work"]
+
+    def process():
+        out, used = [], None
+        for picture in source:
+            if used is not None:
+                load.wait(used)
+            with lab.on(load):
+                frame.set(picture)
+            work.wait(load)
+            with lab.on(work):
+                out.append(frame @ kernel)
+            used = work.record()
+        with lab.on(work):
+            out.append(frame + 1)
+        return out
+
+    return process
+
+
 @kept("if float(loss) > limit")
 def a_value_decides(lab):
     source, _, kernel = data(lab)
@@ -700,3 +817,37 @@ def a_buffer_has_another_name_and_all_items_are_alike(lab):
         return out
 
     return process
+
+
+@kept("history.append(float(loss))\n            trainer.tick()")
+def an_object_of_the_users_is_changed_by_another(lab):
+    """What stands behind the loop would find the last epoch."""
+    source, _, kernel = data(lab)
+
+    class History:
+        epoch = 0
+
+        def __init__(self):
+            self.rows = []
+
+        def append(self, loss):
+            self.rows.append((self.epoch, loss))
+
+    class Trainer:
+        def __init__(self, history):
+            self.history = history
+
+        def tick(self):
+            self.history.epoch += 1
+
+    history = History()
+    trainer = Trainer(history)
+
+    def train():
+        for n in range(6):
+            with lab.on("work"):
+                loss = (lab.xp.asarray(source[n]) @ kernel).sum()
+                history.append(float(loss))
+            trainer.tick()
+
+    return train

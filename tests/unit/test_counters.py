@@ -76,7 +76,7 @@ def test_a_block_and_its_counters_say_what_they_are_in_lines():
         with lab.counters("dram") as block:
             lab.xp.ones(1 << 24).get()
             lab.synchronize()
-    assert repr(block) == "<CounterBlock: counts dram_active_percent, dram_bytes_per_s. Values: lab.trace.counters>"
+    assert "dram each 50 us, counts dram_active_percent, dram_bytes_per_s. Values: lab.trace.counters" in repr(block)
     told = repr(lab.trace.counters).splitlines()
     assert told[0].startswith(f"<Counters: {len(lab.trace.counters):,} samples;")
     value = samples_of(lab.trace, "dram_active_percent")[1]
@@ -209,6 +209,8 @@ def test_memory_s_bytes_are_counted_as_what_kernels_move():
     ("groups", "every_us", "words"),
     [
         (["dramm"], 50, "no counters 'dramm'. Did you mean 'dram'"),
+        ([["sm", "dram"]], 50, r"named by text, not \['sm', 'dram'\]. Use lab.counters\('sm', 'dram'\)"),
+        ([None], 50, "named by text, not None"),
         ([], 1, "from 10 to"),
         ([], "50", r"every_us=50"),
         ([], True, r"every_us is True"),
@@ -217,6 +219,17 @@ def test_memory_s_bytes_are_counted_as_what_kernels_move():
 def test_what_cannot_be_counted_is_refused_before_anything_begins(groups, every_us, words):
     with gsl.Session("sim") as lab, pytest.raises(OptionError, match=words):
         lab.counters(*groups, every_us=every_us)
+
+
+def test_a_block_says_what_it_is_and_a_lane_of_counters_is_no_thread():
+    with gsl.Session("sim") as lab:
+        block = lab.counters("dram", every_us=20)
+        assert "dram each 20 us, counts nothing yet" in repr(block)
+        with block, lab.on(lab.stream("a")):
+            assert "dram each 20 us, counts dram_active_percent, dram_bytes_per_s" in repr(block)
+            lab.xp.ones(1 << 20).sum().get()
+        assert "in 1 stream and 1 host thread on" in repr(lab.trace)
+        assert "in 1 stream and 1 host thread on" in repr(lab.timeline())
 
 
 def test_a_card_has_one_sampler_and_a_session_ends_its_block():

@@ -93,6 +93,110 @@ def test_a_wait_for_all_becomes_one_of_streams_though_the_loop_goes_through_what
     assert found.speedup > 1.25
 
 
+class Net:
+    """Looks up variables of its module, as classes of a notebook do."""
+
+    def forward(self, n):
+        with LAB.on("work"):  # noqa: F821 - set by the test
+            (LAB.xp.asarray(BACK[n]) * 2).get(out=BACK[n], blocking=False)  # noqa: F821
+
+    def top(self, n):
+        return float(BACK[n].max())  # noqa: F821
+
+
+def test_methods_and_functions_in_containers_get_copies_of_what_they_look_up(lab, monkeypatch):
+    net, hooks = Net(), [lambda n: BACK.__setitem__(n, n)]  # noqa: F821
+    work, back = lab.stream("work"), lab.memory.pinned_empty((3, 256, 256), "f4")
+    back[...] = 5
+    monkeypatch.setitem(globals(), "LAB", lab)
+    monkeypatch.setitem(globals(), "BACK", back)
+
+    def program():
+        tops = []
+        for n in range(3):
+            hooks[0](n)
+            net.forward(n)
+            work.synchronize()
+            tops.append(net.top(n))
+        return tops
+
+    found = lab.improve(program, seconds=LONG)
+
+    assert "work.synchronize()\n        tops" in found.source
+    assert "work" in {one.name for one in found.before.lanes}
+    assert "KERNEL" not in lab.trace.totals().to_pandas().to_string().upper()
+    assert (back == 5).all()
+    assert globals()["LAB"] is lab
+    assert globals()["BACK"] is back
+
+
+def branches(lab):
+    """Have texts of several lines, and a branch of three."""
+    code = """
+__global__ void f() {
+}
+"""
+    source = lab.memory.pinned_empty((6, 320, 320), "f4")
+    source[...] = 1
+    frames = [lab.xp.empty((320, 320), "f4") for _ in source]
+    load, work = lab.stream("load"), lab.stream("work")
+
+    def process():
+        out = [code]
+        for n in range(6):
+            if n % 3 == 0:
+                print("""first
+    of three""")
+                load.synchronize()
+            elif n % 3 == 1:  # second
+                print(1)
+            else:
+                print(2)  # third
+            with lab.on(load):
+                frames[n].set(source[n])
+            load.synchronize()
+            with lab.on(work):
+                out.append(frames[n] @ frames[n])
+        return out
+
+    return process
+
+
+def test_branches_and_texts_of_several_lines_stay_as_they_were_written(lab):
+    found = lab.improve(branches, lab, seconds=LONG)
+    added, gone = ([line[1:] for line in found.diff.splitlines()[2:] if line[0] == sign] for sign in "+-")
+
+    assert {one.strip() for one in gone} <= {"elif n % 3 == 1:  # second", "load.synchronize()"}
+    assert "elif n % 3 == 1:" in found.source
+    assert 'print("""first\n    of three""")' in found.source
+    assert any("work.wait(load)" in line for line in added)
+    compile(found.source, "source", "exec")
+
+
+def test_the_last_wait_stands_in_front_of_a_value_that_is_given_back(lab):
+    def program(lab):
+        kernel, total = lab.xp.ones((320, 320), "f4"), lab.xp.zeros((320, 320), "f4")
+        a, b = lab.stream("a"), lab.stream("b")
+
+        def process():
+            for _ in range(3):
+                with lab.on(a):
+                    total.__iadd__(kernel)
+                a.synchronize()
+                with lab.on(b):
+                    total.__imul__(2)
+                b.synchronize()
+            return float(total.sum())
+
+        return process
+
+    found = lab.improve(program, lab, seconds=LONG)
+
+    assert "b.wait(a)" in found.source
+    assert "lab.synchronize()" in found.source.partition("return float")[0]
+    assert "synchronize" not in found.source.partition("return float")[2]
+
+
 @pytest.fixture
 def text(lab):
     lab.stream("a"), lab.stream("b")
@@ -191,6 +295,7 @@ def test_runs_take_the_same_however_far_the_thread_that_captures_has_come(lab):
         ("import random\nx = random.random()", "random()"),
         ("import time\nx = time.perf_counter()", "x differs"),
         ("def f():\n    global seen\n    seen = 1\nf()", "'seen' global"),
+        ("def f():\n    yield 1\nlist(f())", "Define the generator outside of it"),
         ("x = next(numbers)", "'numbers', a builtins.generator"),
     ],
 )

@@ -106,3 +106,39 @@ def test_an_exception_in_the_block_ends_the_capture(lab):
     with lab.on("a"):
         x += 1
     assert x.tolist() == [2.0] * 4
+
+
+def test_a_capture_puts_back_what_was_bound_since_the_graph_was_made_and_once_more(lab):
+    stream = lab.stream("a")
+    graph = stream.graph()
+    x = lab.xp.ones(4)
+    for factor, expected in ((2, 2), (3, 6)):
+        with graph, lab.on("a"):
+            x *= factor
+        graph.launch()
+        assert x.tolist() == [expected] * 4
+
+
+def test_work_of_other_streams_in_the_block_runs_and_what_is_fetched_by_a_graph_is_not_there_before(lab):
+    x, y = lab.xp.ones(4), lab.xp.ones(4)
+    back = lab.memory.pinned_empty((4,), x.dtype)
+    back[...] = 0
+    lab.stream("b")
+    with lab.stream("a").graph() as graph:
+        with lab.on("a"):
+            x *= 2
+            x.get(out=back, blocking=False)
+        with lab.on("b"):
+            y *= 3
+            y[0] = 7
+    assert (x.tolist(), y.tolist(), back.tolist()) == ([1] * 4, [7, 3, 3, 3], [0] * 4)
+    graph.launch()
+    lab.synchronize()
+    assert (x.tolist(), y.tolist(), back.tolist()) == ([2] * 4, [7, 3, 3, 3], [2] * 4)
+
+
+def test_a_block_that_enqueues_nothing_on_its_stream_says_so(lab):
+    x = lab.xp.ones(4)
+    with pytest.raises(OptionError, match=r"Nothing was enqueued on stream 'a' .* lab.on\('a'\)"), lab.stream("a").graph():
+        x *= 2  # on the default stream
+    assert x.tolist() == [2] * 4

@@ -208,6 +208,10 @@ class SimCapture:
         self._driver.captures[stream] = self
         self._tails[stream] = self._tails.get(stream, frozenset()) | behind
 
+    def let_change(self, written: Sequence[NDArray[Any]]) -> None:
+        """Put nothing back at the end that work writes which is not captured."""
+        self._before = [one for one in self._before if not any(np.may_share_memory(one[0], other) for other in written)]
+
     def refuse(self, call: str, fix: str) -> GraphCaptureError:
         """Return the error for a call that cannot be captured; there will be no graph, as in CUDA."""
         error = refuse_capture(call, fix)

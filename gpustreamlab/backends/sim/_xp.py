@@ -313,7 +313,8 @@ class ArrayModule:
             if not values.flags.c_contiguous:
                 self._gather(values, reads=[values], writes=())
             self._copy_with_host(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target), work=work)
-        np.copyto(target, values)
+        if capture is None:  # else a launch copies, and nothing before
+            np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
             self._backend.selected_stream.synchronize()
         return target
@@ -337,6 +338,7 @@ class ArrayModule:
             )
         if values.size:
             work = self._note("set", [source], [values], again=lambda: np.copyto(values, source))
+            self._keep_for_captures([values])
             self._copy_with_host(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source), work=work)
             if not values.flags.c_contiguous:
                 self._gather(values, reads=(), writes=[values])
@@ -380,6 +382,7 @@ class ArrayModule:
             )
             if driver.accesses is not None and capture is None:
                 self._tell(work)
+        self._keep_for_captures(call.outputs if writes is None else writes)
         backend.launch_kernel(backend.selected_stream, spec, work)
         if rule.needs_host:
             flag = NodeWork("flag", None, (), [create_pinned(_FLAG_BYTES, np.uint8)], None)
@@ -391,6 +394,12 @@ class ArrayModule:
         spec = RULES["copy"].kernel(self._backend.preset, Call("copy", [values], [values]))
         work = None if self._capture is not None else NodeWork("copy", None, reads, writes, None)
         self._backend.launch_kernel(self._backend.selected_stream, spec, work)
+
+    def _keep_for_captures(self, written: Sequence[NDArray[Any]]) -> None:
+        """Let captures of other streams keep what work that is not captured writes: it runs now."""
+        if self._backend.captures and self._capture is None:
+            for capture in {*self._backend.captures.values()}:
+                capture.let_change(written)
 
     @property
     def _capture(self) -> SimCapture | None:
