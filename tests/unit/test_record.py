@@ -389,7 +389,7 @@ def test_who_asks_a_shell_is_told_which_of_its_processes_is_recorded(record, bui
         process.stdout.readline()
         (path,) = tmp_path.glob("inner-*.gsl")
         pid = path.stem.removeprefix("inner-")
-        with pytest.raises(OptionError, match=f"Process {process.pid} itself is not recorded; it started {pid}, which are"):
+        with pytest.raises(OptionError, match=f"Process {process.pid} itself is not recorded, but what it started: {pid}"):
             gsl.live(process.pid)
         process.communicate(b"\n")
 
