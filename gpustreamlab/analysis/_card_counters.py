@@ -40,27 +40,30 @@ def counter_means(trace: Trace, start_ns: Int64Array, end_ns: Int64Array, device
         were counted in less than half of the times. A sample counts of which 95% lie within; a clock, of which half does, as
         it is of the moment.
     """
-    found = dict[str, float]()
+    means = ((name, _mean(trace, name, start_ns, end_ns, device)) for name in CARD_COUNTERS)
+    return {name: mean for name, mean in means if not math.isnan(mean)}
+
+
+def _mean(trace: Trace, name: str, start_ns: Int64Array, end_ns: Int64Array, device: int | None = None) -> float:
+    """Return the mean of one counter, as `counter_means` does; NaN where it was not counted, or in too little of the times."""
     asked_ns = int((end_ns - start_ns).sum())
-    for name in CARD_COUNTERS:
-        if asked_ns <= 0 or name not in trace.counters.names:
-            continue
-        least, parts = 0.5 if name in OF_THE_MOMENT else LEAST_WITHIN, []
-        for from_ns, until_ns, value in _samples(trace, name, device, int(end_ns[-1])):
-            held_ns = _common(from_ns, until_ns, start_ns, end_ns)
-            held_ns[np.isnan(value) | (held_ns < least * (until_ns - from_ns))] = 0  # else it says as much of the outside
-            parts.append((held_ns, value))
-        # Who counted more of the times tells: of a short one that is who samples finely.
-        held_ns, value = max(parts, key=lambda part: part[0].sum(), default=(np.zeros(0), np.zeros(0)))
-        if held_ns.sum() >= LEAST_COVER * asked_ns:
-            found[name] = float(np.average(value[held_ns > 0], weights=held_ns[held_ns > 0]))
-    return found
+    if asked_ns <= 0 or name not in trace.counters.names:
+        return math.nan
+    least, parts = 0.5 if name in OF_THE_MOMENT else LEAST_WITHIN, []
+    for from_ns, until_ns, value in _samples(trace, name, device, int(end_ns[-1])):
+        held_ns = _common(from_ns, until_ns, start_ns, end_ns)
+        held_ns[np.isnan(value) | (held_ns < least * (until_ns - from_ns))] = 0  # else it says as much of the outside
+        parts.append((held_ns, value))
+    # Who counted more of the times tells: of a short one that is who samples finely.
+    held_ns, value = max(parts, key=lambda part: part[0].sum(), default=(np.zeros(0), np.zeros(0)))
+    if held_ns.sum() < LEAST_COVER * asked_ns:
+        return math.nan
+    return float(np.average(value[held_ns > 0], weights=held_ns[held_ns > 0]))
 
 
 def memory_bytes_per_s(trace: Trace, start_ns: Int64Array, end_ns: Int64Array) -> float:
     """Return what the card's memory moved in times, as `counter_means` takes them; NaN where that is not known."""
-    share = counter_means(trace, start_ns, end_ns).get(MEMORY, math.nan) if len(trace.counters) else math.nan
-    return share / 100 * (trace.metadata.device.memory_bytes_per_s or math.nan)
+    return _mean(trace, MEMORY, start_ns, end_ns) / 100 * (trace.metadata.device.memory_bytes_per_s or math.nan)
 
 
 def memory_gives(trace: Trace) -> float:
@@ -213,7 +216,7 @@ def clock_note(a: Trace, b: Trace) -> str:
 
 def _worked(trace: Trace) -> tuple[Int64Array, Int64Array]:
     """Return from when until when the card worked, with pauses in which its clock stays."""
-    rows = is_work(trace) if is_work(trace).any() else np.ones(len(trace), bool)
+    rows = work if (work := is_work(trace)).any() else np.ones(len(trace), bool)
     edges_ns = union_edges(trace.start_ns[rows], trace.end_ns[rows])
     stays = np.flatnonzero(edges_ns[2::2] - edges_ns[1:-1:2] < CLOCK_STAYS_NS)
     edges_ns = np.delete(edges_ns, np.concatenate([2 * stays + 1, 2 * stays + 2]))

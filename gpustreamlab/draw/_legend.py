@@ -108,12 +108,16 @@ def used_names(trace: Trace, limit: int) -> tuple[list[tuple[str, int]], int]:
 
 def partition_swatch_svg(style: PartitionStyle) -> str:
     """Draw a partition's colour, hatch and letters as SVG shapes, 24 by 14."""
-    over = hatch_fill(style.hatch)
-    hatch = f'<rect width="24" height="14" rx="2" fill="{over}" {HATCH_CLASS}/>' if over else ""
     letters = (
         f'<text x="12" y="11" font-size="11" font-weight="700" text-anchor="middle" fill="{DARK_TEXT}">{style.letter}</text>'
     )
-    return f'<rect width="24" height="14" rx="2" fill="{style.fill}"/>{hatch}{letters if style.letter else ""}'
+    return _hatched("24", "14", style.fill, style.hatch) + (letters if style.letter else "")
+
+
+def _hatched(width: str, height: str, fill: str, hatch: str) -> str:
+    size = f'width="{width}" height="{height}" rx="2"'
+    over = f'<rect {size} fill="{pattern}" {HATCH_CLASS}/>' if (pattern := hatch_fill(hatch)) else ""
+    return f'<rect {size} fill="{fill}"/>{over}'
 
 
 def _uses_of_names(trace: Trace) -> dict[int, set[tuple[int, int]]]:
@@ -151,9 +155,7 @@ def swatch_svg(fill: str, hatch: str, shape: Shape = "solid") -> str:
     if shape == "open":
         rails = f'<path d="M0 .5h16M0 11.5h16" stroke="{line}"/>'
         return f'<path d="M3 0h10v12h-10z" fill="{fill}" fill-opacity="{OPEN_ALPHA}"/>{rails}'
-    pattern = hatch_fill(hatch)
-    over = f'<rect width="16" height="12" rx="2" fill="{pattern}" {HATCH_CLASS}/>' if pattern else ""
-    return f'<rect width="16" height="12" rx="2" fill="{fill}"/>{over}'
+    return _hatched("16", "12", fill, hatch)
 
 
 def _call_entries(trace: Trace) -> Entries:

@@ -116,13 +116,14 @@ def _recorded_children(pid: int) -> list[int]:
     """Return the processes that are recorded of those that a process started, and they: a shell, torchrun."""
     found, waiting = list[int](), [pid]
     while waiting:
-        for told in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+        parent = waiting.pop()
+        for told in Path(f"/proc/{parent}/task").glob("*/children"):
             with suppress(OSError):  # it has ended
                 waiting += map(int, told.read_text().split())
-        for one in waiting:
+        if parent != pid:
             with suppress(OptionError):
-                found += [one] if one not in found and spools_of(one) else []
-    return found
+                found += [parent] if spools_of(parent) else []
+    return sorted(found)
 
 
 def take(pid: int, last_s: float | None = None) -> list[Trace]:
