@@ -37,7 +37,7 @@ class Updater:
         name: str,
     ) -> None:
         self._step, self._aside = step, aside
-        self._period_s, self._rest = 1 / refresh_hz, rest
+        self.period_s, self._rest = 1 / refresh_hz, rest
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -60,7 +60,7 @@ class Updater:
             self._thread.join(STOP_LIMIT_S)
 
     def _run(self) -> None:
-        pause_s = self._period_s
+        pause_s = self.period_s
         while not self._stopping.wait(pause_s):
             began_s, began_cpu_s = time.perf_counter(), time.thread_time()
             try:
@@ -71,7 +71,7 @@ class Updater:
             except Exception:  # noqa: BLE001 - a view that fails must not disturb the work it shows
                 _log.exception("%s ends: it could not be updated.", threading.current_thread().name)
                 return
-            pause_s = max(self._period_s - took_s, self._rest * computed_s)
+            pause_s = max(self.period_s - took_s, self._rest * computed_s)
 
 
 def held_weakly(method: Callable[[], object], otherwise: Callable[[], object] = bool) -> Callable[[], bool]:

@@ -16,6 +16,7 @@ _UNITS = {"_percent": "%", "_bytes_per_s": "B/s", "_watts": "W", "_mhz": "MHz"}
 _SIGNS = {"sm": "SM", "dram": "DRAM", "pcie": "PCIe", "nvlink": "NVLink"}
 LEAST_COVER = 0.5  # Share of a time that has to be counted, for its mean to say anything of it
 LEAST_WITHIN = 0.95  # Share of a sample that has to lie within a time: between kernels there are pauses
+MOST_WITHIN = 0.8  # The same, where it is asked whether something was at its limit
 MEMORY = "dram_active_percent"
 MEMORY_GIVES = 0.88  # Of what a GPU's memory is rated at; a copy within an H200 draws 87%
 OF_THE_MOMENT = ("sm_clock_mhz", "memory_clock_mhz", "clocks_held_down")
@@ -44,20 +45,23 @@ def counter_means(trace: Trace, start_ns: Int64Array, end_ns: Int64Array, device
     return {name: mean for name, mean in means if not math.isnan(mean)}
 
 
-def _mean(trace: Trace, name: str, start_ns: Int64Array, end_ns: Int64Array, device: int | None = None) -> float:
+def _mean(
+    trace: Trace, name: str, start_ns: Int64Array, end_ns: Int64Array, device: int | None = None, within: float = LEAST_WITHIN
+) -> float:
     """Return the mean of one counter, as `counter_means` does; NaN where it was not counted, or in too little of the times."""
     asked_ns = int((end_ns - start_ns).sum())
     if asked_ns <= 0 or name not in trace.counters.names:
         return math.nan
-    least, parts = 0.5 if name in OF_THE_MOMENT else LEAST_WITHIN, []
+    least, parts = 0.5 if name in OF_THE_MOMENT else within, []
     for from_ns, until_ns, value in _samples(trace, name, device, int(end_ns[-1])):
         held_ns = _common(from_ns, until_ns, start_ns, end_ns)
         held_ns[np.isnan(value) | (held_ns < least * (until_ns - from_ns))] = 0  # else it says as much of the outside
         parts.append((held_ns, value))
-    # Who counted more of the times tells: of a short one that is who samples finely.
-    held_ns, value = max(parts, key=lambda part: part[0].sum(), default=(np.zeros(0), np.zeros(0)))
-    if held_ns.sum() < LEAST_COVER * asked_ns:
+    # Of those who counted enough of the times, who samples most finely tells.
+    parts = [part for part in parts if part[0].sum() >= LEAST_COVER * asked_ns]
+    if not parts:
         return math.nan
+    held_ns, value = max(parts, key=lambda part: np.count_nonzero(part[0]))
     return float(np.average(value[held_ns > 0], weights=held_ns[held_ns > 0]))
 
 
@@ -235,9 +239,11 @@ def counted_text(trace: Trace, code: Cause, rows: Int64Array) -> tuple[str, bool
     if not len(trace.counters) or not len(rows) or code not in (Cause.SLOWED_DOWN, Cause.GRID_FILLS_DEVICE):
         return "", False
     edges_ns = union_edges(trace.start_ns[rows], trace.end_ns[rows])
-    means = counter_means(trace, edges_ns[::2], edges_ns[1::2], trace.lanes[int(trace.lane[rows[0]])].device)
-    sms, memory = means.get("sm_active_percent"), means.get("dram_active_percent")
-    if sms is None or memory is None:
+    device = trace.lanes[int(trace.lane[rows[0]])].device
+    # Streams that work at once wait for each other now and then: what a limit showed in most of a sample, it showed.
+    times = edges_ns[::2], edges_ns[1::2]
+    sms, memory = (_mean(trace, name, *times, device, MOST_WITHIN) for name in ("sm_active_percent", MEMORY))
+    if math.isnan(sms) or math.isnan(memory):
         return "", False
     if code is Cause.GRID_FILLS_DEVICE:
         is_held = sms < SMS_FULL - 30

@@ -140,8 +140,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.SLOWED_DOWN: (
             "{name} took {waited} longer beside {other} than it takes alone (median of its launches).{shares_taken}",
-            "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. If both are bound by memory, nothing is "
-            "gained by overlap.",
+            "{share_out}If both are bound by memory, nothing is gained by overlap.",
         ),
         Cause.OTHER_RANK: (
             "{name} took {lasted}, {waited} longer than on the last rank: a collective ends on no rank before the last one has "
@@ -233,6 +232,7 @@ def finding_texts(code: Cause, trace: Trace, pieces: LatePieces, place: int = 0)
         "queue": _queue(trace, row, before) if code is Cause.QUEUE_ALIAS else "",
         "in_order": _in_order(trace, row, before) if code is Cause.QUEUE_ALIAS else "",
         "make_room": make_room(trace, row, before),
+        "share_out": "" if have_own_sms(trace, call, before) else _SHARE_OUT,
         "shares_taken": _shares_taken(trace, call, before, waited_ns) if code is Cause.SLOWED_DOWN else "",
         "evicted": _evicted(trace, row) if code is Cause.PAGE_FAULTS else "",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
@@ -288,12 +288,22 @@ def _queue(trace: Trace, row: int, before: int) -> str:
     )
 
 
+def have_own_sms(trace: Trace, row: int, other: int) -> bool:
+    """Tell whether two pieces of work ran on partitions that share no SM."""
+    parts = [int(trace.partition[one]) for one in (row, other) if one >= 0]
+    return len(set(parts)) > 1 and min(parts) >= 0
+
+
+_SHARE_OUT = "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. "
+
+
 def _shares_taken(trace: Trace, row: int, before: int, waited_ns: int) -> str:
     """Say what share other work had of the SMs or of the memory, and how much of what one kernel lost that explains.
 
     Only what records tell is said: the grids of kernels, and the bytes of copies.
     """
-    blocks, sms = trace.extra.get("grid_blocks"), trace.metadata.device.sm_count
+    blocks, part = trace.extra.get("grid_blocks"), int(trace.partition[row])
+    sms = trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count
     rate = trace.metadata.device.memory_bytes_per_s
     if before < 0 or not sms:
         return ""
@@ -304,6 +314,8 @@ def _shares_taken(trace: Trace, row: int, before: int, waited_ns: int) -> str:
             return ""
         took = moved * 1e9 / lasted_ns / rate
         return f" The other takes {format_share(took)} of the memory's bandwidth and no SMs; the rest is caches or clocks."
+    if have_own_sms(trace, row, before):
+        return " Each has SMs of its own: it is memory, caches or clocks."
     if blocks is None or not (blocks[row] > 0 and blocks[before] > 0):
         return ""
     fit = blocks_that_fit(trace)[[row, before]]

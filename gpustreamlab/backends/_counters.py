@@ -37,7 +37,11 @@ class CounterSource(Protocol):
 
     @property
     def period_s(self) -> float:
-        """How often it should be read; 0 for when it is asked for."""
+        """How often it should be read, about; 0 for when it is asked for."""
+
+    @property
+    def pause_s(self) -> float:
+        """After how long it should be read next."""
 
     def read(self, *, is_last: bool = False) -> list[CounterReading]:
         """Return what was counted since the last time, in order; nothing where the hardware has not counted on yet.

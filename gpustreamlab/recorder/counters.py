@@ -56,6 +56,8 @@ class CounterSampler:
                 return False
             try:
                 self._put(self._source.read(is_last=is_last))
+                if self._updater is not None:
+                    self._updater.period_s = self._source.pause_s
             except Exception as error:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
                 _log.info("Counters are not read any more.", exc_info=True)
                 self.problem = str(error)

@@ -29,7 +29,9 @@ AHEAD = 4  # How many calls of one task are enqueued ahead of the device at leas
 AHEAD_NS = 1_000_000  # How much work of one task is, if that takes more calls: meanwhile the host calls the others
 MOST_AHEAD = 64
 MOST_CALLS = 20_000  # Calls of a short task beside a long one, at most
-COUNTED_PERIODS = 4  # Of the card's counters, for which calls are made at least where it is asked what they draw from memory
+# How many periods of the card's counters calls go on at least where it is asked what they draw from memory: two go by until it
+# is known when the counters come.
+COUNTED_PERIODS = 6
 GAP_SHARE = 0.1  # A call whose stream stands still for more than this share of its time is said to be bound by the host
 DRIFT_SHARE = 0.05  # Halves of the samples whose medians differ by more are said to drift
 WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]

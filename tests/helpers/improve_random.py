@@ -181,7 +181,7 @@ class Paper:
         new.set(source)
         return new
 
-    def stream(self, name):
+    def stream(self, name, **_):
         return self.streams.setdefault(name, PaperStream(self, name)) if isinstance(name, str) else name
 
     @contextmanager

@@ -255,7 +255,7 @@ def test_a_group_that_the_device_lacks_is_told():
 class FullBuffer:
     """Counts once, then its buffer is full."""
 
-    description, period_s, left_out = "a stand-in", 0.0, {}
+    description, period_s, pause_s, left_out = "a stand-in", 0.0, 0.0, {}
 
     def __init__(self):
         self.reads = 0
@@ -510,7 +510,8 @@ class FakeNvml:
 
     def __init__(self, *, has_gpm=True, left_out=()):
         self.has_gpm, self.left_out = has_gpm, left_out
-        self.tick, self.live, self.busy, self.idle, self.is_taken = 0, set(), 50.0, 0.0, False
+        self.tick, self.live, self.busy, self.is_taken = 0, set(), 50.0, False
+        self.clock = lambda: self.tick
         for number, (name, (metric, _)) in enumerate(nvml_counters._GPM.items()):
             setattr(self, metric, number)
             if name in left_out:
@@ -530,7 +531,7 @@ class FakeNvml:
     def nvmlGpmSampleGet(self, _card, sample):
         if self.is_taken:
             raise self.NVMLError_InUse
-        sample.tick = self.tick
+        sample.tick = self.clock()
 
     def c_nvmlGpmMetricsGet_t(self):
         return SimpleNamespace(metrics=[SimpleNamespace(metricId=-1, nvmlReturn=0, value=0.0) for _ in range(32)])
@@ -538,7 +539,8 @@ class FakeNvml:
     def nvmlGpmMetricsGet(self, asked):
         assert asked.version == self.NVML_GPM_METRICS_GET_VERSION
         for one in asked.metrics[: asked.numMetrics]:
-            one.value = self.busy if asked.sample2.tick > asked.sample1.tick else self.idle
+            is_memory = one.metricId == self.NVML_GPM_METRIC_DRAM_BW_UTIL
+            one.value = self.busy if asked.sample2.tick > asked.sample1.tick else math.nan if is_memory else 0.0
             one.nvmlReturn = 3 if one.metricId == getattr(self, "missing", None) else 0
 
     def nvmlDeviceGetUtilizationRates(self, _card):
@@ -556,52 +558,83 @@ class FakeNvml:
         return 4
 
 
+def gpm(nvml, *, every_ms=102, begun_ms=30, until_ms=2_000, late_ms=lambda: 0.3):
+    """Ask a card that counts on each so often as the thread does; return what was told, and how often it was asked."""
+    now = [0.0]
+    nvml.clock = lambda: int((now[0] - begun_ms) // every_ms)
+    source = NvmlCounters(nvml, "card", lambda: round(now[0] * MS))
+    found, asked = [], 0
+    while now[0] < until_ms:
+        found += source.read()
+        asked += 1
+        now[0] += source.pause_s * 1e3 + late_ms()
+    source.close()
+    assert not nvml.live
+    return found, asked
+
+
 def test_gpm_tells_each_interval_in_which_the_card_counted_on():
-    nvml, times = FakeNvml(left_out=["nvlink_rx_bytes_per_s"]), itertools.count(0, 10 * MS)
-    source = NvmlCounters(nvml, "card", times.__next__)
-    assert source.description == "NVML GPM"
-    assert source.read() == [], "it has not counted on: nothing is known, which is not the same as zero"
-    nvml.tick += 1
-    (first,) = source.read()
+    nvml = FakeNvml(left_out=["nvlink_rx_bytes_per_s"])
+    found, _ = gpm(nvml)
+    first, second = found[:2]
     assert first.values["sm_active_percent"] == 50
     assert first.values["pcie_rx_bytes_per_s"] == 50 * 1024 * 1024
     assert "nvlink_rx_bytes_per_s" not in first.values, "what the card does not have is not zero"
     assert (first.values["power_watts"], first.values["sm_clock_mhz"], first.values["clocks_held_down"]) == (412, 1_980, 1)
     assert "memory_clock_mhz" not in first.values
-    nvml.tick += 1
-    (second,) = source.read()
     assert second.begin_host_ns == first.end_host_ns
-    assert "power_watts" not in second.values, "power is asked for less often"
+    source = NvmlCounters(nvml, "card", itertools.count(0, 10 * MS).__next__)
     source.close()
     source.close()
     assert not nvml.live
 
 
+@pytest.mark.parametrize("every_ms", [50, 102, 103.7])
+@pytest.mark.parametrize("begun_ms", [0, 30, 101])
+def test_gpm_is_asked_as_the_card_counts_on_however_often_that_is(every_ms, begun_ms):
+    drawn = np.random.default_rng(1)
+    found, asked = gpm(
+        FakeNvml(), every_ms=every_ms, begun_ms=begun_ms, until_ms=20_000, late_ms=lambda: drawn.exponential(0.3)
+    )
+    ends_ms = np.array([one.end_host_ns for one in found]) / MS
+    late_ms = (ends_ms - begun_ms) % every_ms
+    assert late_ms.max() < 8, "a value would be of a time that long before"
+    assert np.median(late_ms) < 4
+    assert len(found) > 0.95 * 20_000 / every_ms - 2
+    assert asked < 1.6 * len(found) + 50, "each question takes 0.4 ms"
+
+
 def test_no_number_and_a_card_that_another_samples_are_no_sample():
-    nvml, times = FakeNvml(), itertools.count(0, 10 * MS)
-    source = NvmlCounters(nvml, "card", times.__next__)
-    nvml.idle = math.nan  # as an H200 tells of its memory
+    nvml = FakeNvml()
+    source = NvmlCounters(nvml, "card", itertools.count(0, 10 * MS).__next__)
     assert source.read() == []
     nvml.is_taken = True
     nvml.tick += 1
     assert source.read() == []
     nvml.is_taken = False
+    assert source.read() == [], "when it began to count is not known"
+    nvml.tick += 1
     (reading,) = source.read()
-    assert reading.begin_host_ns < 20 * MS, "since the last sample that told something"
+    assert reading.values["sm_active_percent"] == 50
     source.close()
     assert not nvml.live
 
 
-def test_an_idle_card_is_told_as_idle_once_it_must_have_counted_on():
-    nvml, now = FakeNvml(), [0]
-    source = NvmlCounters(nvml, "card", lambda: now[0])
+def test_an_idle_card_is_told_as_idle_as_it_counts_on():
+    nvml = FakeNvml()
     nvml.busy = 0.0
-    found = []
-    for now[0] in range(0, 3 * MOST_WAIT_NS, MOST_WAIT_NS // 4):
-        nvml.tick += 1
-        found += source.read()
-    assert [(one.begin_host_ns, one.end_host_ns) for one in found] == [(0, MOST_WAIT_NS), (MOST_WAIT_NS, 2 * MOST_WAIT_NS)]
+    found, asked = gpm(nvml)
+    assert len(found) > 15
+    assert asked < 100
     assert {value for one in found for name, value in one.values.items() if name in nvml_counters._GPM} == {0.0}
+
+
+def test_zeros_of_a_card_that_does_not_tell_of_its_memory_are_believed_in_the_end():
+    nvml = FakeNvml(left_out=["dram_active_percent"])
+    nvml.busy = 0.0
+    found, _ = gpm(nvml)
+    assert found
+    assert min(one.end_host_ns - one.begin_host_ns for one in found) >= MOST_WAIT_NS
 
 
 def test_a_card_without_gpm_has_its_utilization_rates():
@@ -618,7 +651,7 @@ def test_a_card_without_gpm_has_its_utilization_rates():
 class Source:
     """Counts how often it is read."""
 
-    description, period_s = "a stand-in", 0.001
+    description, period_s, pause_s = "a stand-in", 0.001, 0.001
 
     def __init__(self, fails_at=-1):
         self.fails_at, self.read_count, self.is_closed = fails_at, 0, False

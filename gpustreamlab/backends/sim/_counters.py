@@ -30,7 +30,7 @@ class SimCounters:
     """
 
     description = "the simulated device's model"
-    period_s = 0.0
+    period_s = pause_s = 0.0
 
     def __init__(self, driver: SimDriver, counters: Sequence[str] = _USUAL, period_ns: int | None = None) -> None:
         self._driver, self._period_ns = driver, period_ns or PERIOD_NS

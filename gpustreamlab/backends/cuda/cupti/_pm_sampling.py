@@ -115,7 +115,7 @@ class PmSampler:
     """
 
     description = "CUPTI PM sampling"
-    period_s = PERIOD_S
+    period_s = pause_s = PERIOD_S
 
     def __init__(
         self, cupti: Cupti, *, ordinal: int, counters: Sequence[str], every_ns: int, host_time_ns: Callable[[], int]
