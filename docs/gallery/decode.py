@@ -26,8 +26,7 @@ def run(name, label, layers=12, **step):
 run("prefill", "first"), run("decode", "first")
 lab.synchronize()
 lab.clear()
-for token in range(12):
-    if token % 4 == 0:
-        run("prefill", "prompt")
+run("prefill", "prompt")
+for token in range(24):
     run("decode", "token", step=token)
 lab.synchronize()

@@ -20,11 +20,12 @@ for turn in range(1_000):
         [graph.launch() for _ in range(10)]
         if turn == 700:
             upload.wait(turns)
-            copy_to_device(lab, host, device, stream=upload)
+            with lab.on(upload, "batch"):
+                copy_to_device(lab, host, device)
             turns.wait(upload)
             graph.launch()
 lab.synchronize()
-ranges = (whole := lab.trace).where(kind="range")
+ranges = (whole := lab.trace).where(kind="range", stream="turns")
 slow = int(ranges.duration_ns.argmax())
 near = slice(max(0, slow - 5), slow + 6)
 trace = whole.between(ranges.start_ns[near][0], ranges.end_ns[near][-1])
