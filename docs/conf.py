@@ -123,7 +123,7 @@ def entry(name: str) -> str:
     question, _, more = (ast.get_docstring(ast.parse(code)) or "").partition("\n\n")
     body = code.split('"""', 2)[2].strip()
     trace = gpustreamlab.load_trace(GALLERY / f"{name}.parquet")
-    where = f"{'**SIMULATED**:' if trace.metadata.simulated else 'Recorded on'} {trace.metadata.device.name}"
+    where = f"{'**SIMULATED**:' if trace.metadata.simulated else 'Recorded on'} {trace.metadata.device_name}"
     alone = f"<a href='{PAGES}/{name}.html'>Open the page alone</a>"
     shown = f":::{{dropdown}} What made it\n```python\n{body}\n```\n:::"
     return f"## {question}\n\n{more}\n\n{where}. {alone}.\n\n{frame(name)}\n\n{shown}\n"

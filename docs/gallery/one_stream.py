@@ -10,6 +10,7 @@ lab = gsl.Session(title="One stream")
 host_in, host_out = (lab.memory.pinned_empty(1 << 23, "float32") for _ in range(2))
 device = lab.xp.empty(1 << 23, "float32")
 lab.stream("all")
+spin(lab, 1, stream="all")  # the first one is compiled
 lab.synchronize()
 lab.clear()
 for _ in range(8):

@@ -8,6 +8,9 @@ from gpustreamlab.workloads import spin
 
 lab = gsl.Session(title="A stray")
 lab.stream("mine"), lab.stream("helper")
+spin(lab, 1, stream="mine"), spin(lab, 1, stream="helper")  # the first ones are compiled
+lab.synchronize()
+lab.clear()
 
 
 def helper():

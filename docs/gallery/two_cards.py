@@ -8,6 +8,9 @@ from gpustreamlab.workloads import spin
 
 with gsl.Node(title="Two cards") as node:
     prefill, decode = node.stream("prefill", device=0), node.stream("decode", device=1)
+    spin(node[0], 1, stream=prefill), spin(node[1], 1, stream=decode)  # the first ones are compiled
+    node.synchronize()
+    node.clear()
     for _ in range(6):
         with node.on(prefill, "prefill"):
             spin(node[0], 600_000, stream=prefill)

@@ -10,6 +10,9 @@ lab = gsl.Session(title="Two partitions")
 lab.partition(requests=16, bulk="rest")
 bulk = lab.stream("bulk", partition="bulk")
 requests = lab.stream("requests", partition="requests")
+spin(lab, 1, stream=bulk), spin(lab, 1, stream=requests)  # the first ones are compiled
+lab.synchronize()
+lab.clear()
 for _ in range(6):
     with lab.on(bulk, "bulk"):
         spin(lab, 250_000, blocks=16 * lab.device.sm_count)
