@@ -416,19 +416,17 @@ class SimBackend:
         self.launch_kernel(stream, spec)
         return told
 
-    def begin_graph(self, stream: BackendStream, unchanged: Sequence[Any] = ()) -> SimCapture:
+    def begin_graph(self, stream: BackendStream) -> SimCapture:
         """Let a stream capture its work into a CUDA graph from now on, instead of running it.
 
-        Values are computed once meanwhile, and anew at each launch, into the same memory; those of arrays that are to be
-        unchanged are put back at the end.
+        Values are computed once meanwhile, aside, and anew at each launch, into the memory that the arrays have.
         """
         queue = self._own_stream(stream).queue
         with self.driver.lock:
             self.driver.check_open()
             if queue in self.driver.captures:
                 raise self.driver.captures[queue].refuse("A capture inside another", "End the first one before.")
-            kept = [one.sim_values for one in unchanged if isinstance(one, SimArray)]
-            return SimCapture(self.driver, queue, kept)
+            return SimCapture(self.driver, queue)
 
     def find_capture(self, stream: BackendStream) -> SimCapture | None:
         """Return what a stream captures into; None where it does not capture."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -171,13 +172,13 @@ class Node:
 class SimCapture:
     """What one stream, and those that join it, capture; see `gpustreamlab.backends.GraphCapture`."""
 
-    def __init__(self, driver: SimDriver, origin: StreamQueue, unchanged: Sequence[NDArray[Any]] = ()) -> None:
-        self._before = [(values, values.copy()) for values in unchanged]
+    def __init__(self, driver: SimDriver, origin: StreamQueue) -> None:
         self._driver = driver
         self._origin = origin
         self._nodes: list[Node] = []
         self._tails: dict[StreamQueue, frozenset[int]] = {}
         self._failure = ""
+        self._aside: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}  # Memory, and what captured work has computed for it
         self.is_over = False
         """Whether the capture has ended."""
         self.keep: list[object] = []
@@ -208,9 +209,18 @@ class SimCapture:
         self._driver.captures[stream] = self
         self._tails[stream] = self._tails.get(stream, frozenset()) | behind
 
-    def let_change(self, written: Sequence[NDArray[Any]]) -> None:
-        """Put nothing back at the end that work writes which is not captured."""
-        self._before = [one for one in self._before if not any(np.may_share_memory(one[0], other) for other in written)]
+    @contextmanager
+    def computing(self, given: Iterable[NDArray[Any]]) -> Iterator[None]:
+        """Let NumPy compute captured work on values of its own: memory holds what it held, as CUDA runs nothing meanwhile."""
+        memory = {id(owner): owner for owner in map(_owner_of, given) if owner.flags.writeable}
+        for key in memory.keys() - self._aside.keys():
+            self._aside[key] = memory[key], memory[key].copy()
+        own = [self._aside[key] for key in memory]
+        _exchange(own)
+        try:
+            yield
+        finally:
+            _exchange(own)
 
     def refuse(self, call: str, fix: str) -> GraphCaptureError:
         """Return the error for a call that cannot be captured; there will be no graph, as in CUDA."""
@@ -231,9 +241,7 @@ class SimCapture:
         """End the capture without a graph. Idempotent."""
         with self._driver.lock:
             self.is_over = True
-            for values, before in self._before:
-                values[...] = before
-            self._before = []
+            self._aside.clear()
             for stream in self._tails:
                 self._driver.captures.pop(stream, None)
 
@@ -252,6 +260,17 @@ class SimCapture:
         unjoined = {node.stream.number for number, node in enumerate(self._nodes) if number not in awaited}
         if unjoined:
             raise explain_unjoined(self._origin.number, sorted(unjoined))
+
+
+def _owner_of(values: NDArray[Any]) -> NDArray[Any]:
+    while isinstance(values.base, np.ndarray):
+        values = values.base
+    return values
+
+
+def _exchange(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> None:
+    for one, other in pairs:
+        one[...], other[...] = other.copy(), one.copy()
 
 
 class SimGraph:
