@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gpustreamlab.backends._features import explain_unjoined, refuse_capture
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.sim._driver import SimDriver, closed_stream
+from gpustreamlab.backends.sim._memory import owner_of
 from gpustreamlab.errors import GraphCaptureError, InvalidHandleError
 from gpustreamlab.schedule._commands import CopyRun, CopySpec, KernelSpec, Mark, SimEvent, StreamQueue, Wait
 
@@ -212,15 +213,18 @@ class SimCapture:
     @contextmanager
     def computing(self, given: Iterable[NDArray[Any]]) -> Iterator[None]:
         """Let NumPy compute captured work on values of its own: memory holds what it held, as CUDA runs nothing meanwhile."""
-        memory = {id(owner): owner for owner in map(_owner_of, given) if owner.flags.writeable}
-        for key in memory.keys() - self._aside.keys():
-            self._aside[key] = memory[key], memory[key].copy()
-        own = [self._aside[key] for key in memory]
-        _exchange(own)
+        owners = {id(owner): owner for owner in map(owner_of, given) if owner.flags.writeable}
+        self._exchange(owners)
         try:
             yield
         finally:
-            _exchange(own)
+            self._exchange(owners)
+
+    def _exchange(self, owners: Mapping[int, NDArray[Any]]) -> None:
+        for key, owner in owners.items():
+            held = owner.copy()
+            owner[...] = self._aside.get(key, (owner, held))[1]
+            self._aside[key] = owner, held
 
     def refuse(self, call: str, fix: str) -> GraphCaptureError:
         """Return the error for a call that cannot be captured; there will be no graph, as in CUDA."""
@@ -260,17 +264,6 @@ class SimCapture:
         unjoined = {node.stream.number for number, node in enumerate(self._nodes) if number not in awaited}
         if unjoined:
             raise explain_unjoined(self._origin.number, sorted(unjoined))
-
-
-def _owner_of(values: NDArray[Any]) -> NDArray[Any]:
-    while isinstance(values.base, np.ndarray):
-        values = values.base
-    return values
-
-
-def _exchange(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> None:
-    for one, other in pairs:
-        one[...], other[...] = other.copy(), one.copy()
 
 
 class SimGraph:

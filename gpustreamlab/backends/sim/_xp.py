@@ -138,18 +138,14 @@ class ArrayModule:
     ) -> Any:
         """Let NumPy compute a function, or a method that works `in_place`, and launch the kernel that models it."""
         rule = rule_of(name)
-        call_args = _Arguments(self, name)
+        call_args, outs = _Arguments(self, name), _Arguments(self, name)  # what is read, and what is written
         plain_args = [call_args.unwrap(value) for value in args]
-        plain_kwargs = {key: call_args.unwrap(value) for key, value in kwargs.items() if key != "out"}
-        outs = _Arguments(self, name)  # written, not read
-        if kwargs.get("out") is not None:
-            plain_kwargs["out"] = outs.unwrap(kwargs["out"])
+        plain_kwargs = {key: (outs if key == "out" else call_args).unwrap(value) for key, value in kwargs.items()}
         if not call_args.inputs and not rule.is_creation:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
         if name in {"matmul", "dot"} and kwargs.keys() <= {"out"} and all(one.dtype == np.float16 for one in call_args.inputs):
             function = partial(_product_of_halves, function)
-        # A GPU does not warn of overflow or division by zero.
-        with np.errstate(all="ignore"), self._computing(*call_args.inputs, *outs.inputs):
+        with np.errstate(all="ignore"), self._computing(*call_args.inputs, *outs.inputs):  # a GPU does not warn of overflow
             result = _mapped(function(*plain_args, **plain_kwargs), np.asarray)  # of scalars, too
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
         if in_place or name in WRITING:
@@ -382,11 +378,8 @@ class ArrayModule:
         spec = rule.kernel(backend.preset, call)
         driver, work = backend.driver, None
         if driver.source is not None or driver.accesses is not None or capture is not None:
-            work = NodeWork(
-                call.name, again, call.inputs if reads is None else reads, call.outputs if writes is None else writes, some
-            )
-            if driver.accesses is not None and capture is None:
-                self._tell(work)
+            reads, writes = call.inputs if reads is None else reads, call.outputs if writes is None else writes
+            work = self._note(call.name, reads, writes, some, again)
         backend.launch_kernel(backend.selected_stream, spec, work)
         if rule.needs_host:
             flag = NodeWork("flag", None, (), [create_pinned(_FLAG_BYTES, np.uint8)], None)
@@ -421,14 +414,10 @@ class ArrayModule:
         """Tell who watches what is about to be read and written; return it, for each launch where a graph is captured."""
         work = NodeWork(name, again, reads, writes, some)
         if self._backend.driver.accesses is not None and self._capture is None:
-            self._tell(work)
+            stream = self._backend.selected_stream
+            stream.check_open()
+            self._backend.driver.note_accesses(stream.queue, name, reads, writes, some)
         return work
-
-    def _tell(self, work: NodeWork) -> None:
-        """Tell who watches what is about to be read and written."""
-        stream = self._backend.selected_stream
-        stream.check_open()
-        self._backend.driver.note_accesses(stream.queue, work.name, work.reads, work.writes, work.some)
 
     def _hold(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Count the results' memory before the kernel that writes them."""
