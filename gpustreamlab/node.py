@@ -30,7 +30,7 @@ from gpustreamlab.typing import PeerAccess, SessionState
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import EllipsisType, TracebackType
-    from typing import Self
+    from typing import Never, Self
 
     from gpustreamlab.analysis import Explanation, Hazards
     from gpustreamlab.streams.selection import Selection
@@ -126,7 +126,7 @@ class Node(Watched):
             If the node has none.
         """
         for one in self._sessions:
-            if device in {one.device.ordinal, f"gpu{one.device.ordinal}"}:
+            if device in (one.device.ordinal, f"gpu{one.device.ordinal}"):
                 return one
         known = ", ".join(f"'gpu{one.device.ordinal}'" for one in self._sessions)
         raise DeviceNotFoundError(f"This node has no device {device!r}; it has {known}. Use node[0] or node['gpu0'].")
@@ -139,11 +139,12 @@ class Node(Watched):
     def stream(
         self,
         name: str,
-        *,
+        *unnamed: Never,
         device: int | str | None = None,
         priority: int | None = None,
         partition: str | EllipsisType | None = ...,
         external: object | None = None,
+        **unknown: Never,
     ) -> Stream:
         """Return the stream of this name, making it on first use.
 
@@ -165,6 +166,12 @@ class Node(Watched):
         SessionClosedError
             If the node is closed.
         """
+        if unnamed or unknown:
+            wrong = f"has no option {next(iter(unknown))!r}" if unknown else "takes all but its name by keyword"
+            given: tuple[object, ...] = (name, *unnamed)
+            shown = next((one for one in given if isinstance(one, str)), "copy")
+            number = next((one for one in given if isinstance(one, int)), self._sessions[-1].device.ordinal)
+            raise OptionError(f"A stream {wrong}. Use node.stream({shown!r}, device={number}, priority=-1, partition=...).")
         return self.home_of(name, device).stream(name, priority=priority, partition=partition, external=external)
 
     def home_of(self, stream: str, device: int | str | None = None) -> Session:
@@ -184,25 +191,32 @@ class Node(Watched):
             )
         return wanted
 
-    def on(self, stream: str | Stream, label: str | None = None) -> Selection:
-        """Select a stream of any device for this thread, and record a range; see `Session.on`.
+    def on(self, stream: str | Stream = "", label: str | None = None, *unnamed: Never, **options: Any) -> Selection:
+        """Select a stream of any device for this thread, and record a range; it takes what `Session.on` takes.
 
         Raises
         ------
         StreamNotFoundError
             If no device has it; the message names the nearest.
+        OptionError
+            If it is neither a stream's name nor a stream; else as `Session.on`.
         SessionClosedError
             If the node is closed.
         """
         self._require_open()
-        name = stream if isinstance(stream, str) else stream.name
+        name = stream if isinstance(stream, str) else getattr(stream, "name", None)
+        if not isinstance(name, str):
+            shown = label if isinstance(label, str) else "decode"
+            raise OptionError(
+                f"node.on takes a stream of the node first, not {stream!r:.40}. Use with node.on({shown!r}, 'label'): ..."
+            )
         home = _session_with(self._sessions, name)
         if home is None:
             raise StreamNotFoundError(
                 f"No device of this node has a stream {name!r}. {nearest_hint(str(name), self.streams)} Make it with "
                 "node.stream('decode', device=1)."
             )
-        return home.on(stream, label)
+        return home.on(stream, label, *unnamed, **options)
 
     def _require_open(self) -> None:
         if self._last_trace is not None:
@@ -306,9 +320,9 @@ class Node(Watched):
         return max(one._accesses.newest_ns for one in self._sessions)
 
 
-def _session_with(sessions: Sequence[Session], stream: str) -> Session | None:
+def _session_with(sessions: Sequence[Session], stream: object) -> Session | None:
     """Return which of these sessions has an open stream of this name; None if none has."""
-    return next((one for one in sessions if stream in one.streams), None)
+    return next((one for one in sessions if isinstance(stream, str) and stream in one.streams), None)
 
 
 def _device_with(sessions: Sequence[Session], stream: str) -> int | None:

@@ -16,7 +16,7 @@ from gpustreamlab._util.shell import tell_fallback
 from gpustreamlab.analysis import Explanation, Share, tagged_name
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.bench import Bench
-from gpustreamlab.errors import CloseError, OptionError, PartitionError, SessionError
+from gpustreamlab.errors import CloseError, OptionError, PartitionError, PartitionNotFoundError, SessionError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recorded, Recording
 from gpustreamlab.improve import Improvement, improve
@@ -256,7 +256,7 @@ class Session(ProcessBound, Watched):
     def stream(
         self,
         name: str,
-        *,
+        *unnamed: Never,
         priority: int | None = None,
         partition: str | EllipsisType | None = ...,
         external: object | None = None,
@@ -288,10 +288,11 @@ class Session(ProcessBound, Watched):
         StreamRefusedError
             If `external` lends no stream, or a default stream.
         """
-        if unknown:
-            raise OptionError(
-                f"A stream has no option {next(iter(unknown))!r}. Use lab.stream({name!r}, priority=-1, partition=...)."
-            )
+        if unnamed or unknown:
+            wrong = f"has no option {next(iter(unknown))!r}" if unknown else "takes all but its name by keyword"
+            given: tuple[object, ...] = (name, *unnamed)
+            shown = next((one for one in given if isinstance(one, str)), "copy")
+            raise OptionError(f"A stream {wrong}. Use lab.stream({shown!r}, priority=-1, partition=...).")
         return self._table.get(name, priority, partition, external)
 
     def partition(
@@ -428,11 +429,12 @@ class Session(ProcessBound, Watched):
 
     def on(
         self,
-        stream: str | Stream | SupportsCudaStream,
+        stream: str | Stream | SupportsCudaStream = "",
         label: str | None = None,
-        *,
+        *unnamed: Never,
         request: object = None,
         step: int | None = None,
+        **unknown: Never,
     ) -> Selection:
         """Select a stream for this thread, and record a range around what runs in the ``with`` block.
 
@@ -451,7 +453,11 @@ class Session(ProcessBound, Watched):
         ------
         StreamNotFoundError, InvalidNameError
             If no stream has this name: the message names the nearest. If the label is no text.
+        OptionError, PartitionNotFoundError
+            If it is given anything else, as a partition, which a stream gets by `stream`.
         """
+        if unnamed or unknown or stream == "":
+            self._refuse_on(stream, **unknown)
         chosen = self._choose(stream)
         if label is not None and type(label) is not str:
             check_label(label)
@@ -459,6 +465,23 @@ class Session(ProcessBound, Watched):
         if request is not None or step is not None:
             name = tagged_name(name, request=request, step=step)
         return Selection(self._selections, chosen, name)
+
+    def _refuse_on(self, stream: object, **unknown: object) -> Never:
+        """Say how a stream is given what `on` does not take."""
+        name = stream if stream and isinstance(stream, str) else getattr(stream, "name", "copy")
+        if "partition" not in unknown:
+            wrong = next((f"has no option {one!r}" for one in unknown), "takes all but a stream and a label by keyword")
+            raise OptionError(f"lab.on {wrong}. Use with lab.on({name!r}, 'label', request=7, step=3): ...")
+        part, wrong, told = unknown["partition"], "", "None"
+        if part is not None:
+            try:
+                told = repr(self._partitions.find(str(part)).name)
+            except PartitionNotFoundError as error:
+                wrong, told = f" {error}", "..."
+        raise (PartitionNotFoundError if wrong else OptionError)(
+            f"lab.on takes a stream in the partition that it has.{wrong} Use lab.stream({name!r}, partition={told}), and then "
+            f"with lab.on({name!r}): ..."
+        )
 
     def select(self, stream: str | Stream | SupportsCudaStream) -> Selection:
         """Select a stream for this thread in a ``with`` block, as `on` does, without a range.

@@ -131,6 +131,7 @@ def modelled(
     bytes_per_block: SupportsIndex = 0,
     operations_per_block: SupportsIndex = 0,
     sm_operations_per_s: float | None = None,
+    cooperative: bool = False,
     stream: _Target = None,
 ) -> ModelledKernel:
     """Enqueue a kernel of your own on the simulated device: you say what it takes, the model for how long. It computes nothing.
@@ -149,6 +150,8 @@ def modelled(
         of the two, by its share of an SM's speed and of what an SM draws from memory; 1.5 us at least.
     sm_operations_per_s
         Operations per second of one SM; None for 0.4e12 (``h200``), plain 32-bit arithmetic.
+    cooperative
+        Whether it begins only when there is room for all its blocks at once, as ``cudaLaunchCooperativeKernel`` has it.
     stream
         Where: a stream's name, a stream, or an object with ``__cuda_stream__``; None for the one selected in this thread.
 
@@ -160,7 +163,8 @@ def modelled(
     Raises
     ------
     OptionError
-        If a number is out of range, no block fits on an SM, it would take more than 13 days, or the session is on a GPU.
+        If a number is out of range, no block fits on an SM, not all of a cooperative kernel do at once, it would take more than
+        13 days, or the session is on a GPU.
     SelectionError
         If no stream is given, and none is selected in this thread.
 
@@ -190,6 +194,7 @@ def modelled(
             bytes_per_block=bytes_per_block,
             operations_per_block=operations_per_block,
             sm_operations_per_s=sm_operations_per_s,
+            cooperative=cooperative,
         )
     return made
 

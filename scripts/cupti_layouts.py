@@ -33,7 +33,7 @@ FIELDS = {
     9: "contextId nullStreamId isGreenContext numMultiprocessors",
     10: (
         "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
-        "registersPerThread correlationId name graphId graphNodeId channelID"
+        "registersPerThread launchType correlationId name graphId graphNodeId channelID"
     ),
     12: "flags timestamp id objectId.pt.threadId name domain",
     17: "overheadKind objectKind objectId.pt.threadId start end correlationId",

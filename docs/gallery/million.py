@@ -12,9 +12,7 @@ host, device = lab.memory.pinned_empty(1 << 26, "float32"), lab.xp.empty(1 << 26
 turns, upload = lab.stream("turns"), lab.stream("upload")
 with turns.graph() as graph, lab.on(turns):
     [spin(lab, 1_000) for _ in range(100)]
-graph.launch()  # warms up
-lab.synchronize()
-lab.clear()
+graph.launch(), lab.synchronize(), lab.clear()  # warms up
 for turn in range(1_000):
     with lab.on(turns, "turn", step=turn):
         [graph.launch() for _ in range(10)]

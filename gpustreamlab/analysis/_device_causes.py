@@ -17,7 +17,7 @@ from gpustreamlab.analysis._busy import (
     sweep,
     union_edges,
 )
-from gpustreamlab.analysis._host_waits import contain, lasted_ns, named_calls, thread_lanes, time_in_calls
+from gpustreamlab.analysis._host_waits import are_cooperative, contain, lasted_ns, named_calls, thread_lanes, time_in_calls
 from gpustreamlab.analysis._makers import OF_RANKS, maker_of
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, work_before
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit, size_of
@@ -25,6 +25,7 @@ from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, Int64Array, LaneKind, SpanKind
 
 TOGETHER_SHARE = 0.01  # Processes whose kernels ran at once for more than this share of their time do not take turns
+SWITCH_NS = 500_000  # Within this time a card has changed from one context to another (assumed)
 TAIL_SHARE = 0.1  # For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once
 FEW = 5  # From how many launches on a median is told, or a rule of all of them
 SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
@@ -38,7 +39,6 @@ PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activit
 _ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
 _STREAM_WAITS = re.compile(r"^(cu(da)?|hip|aclrt)StreamWait(Event|Value)")
 _STOOD_WAITING = re.compile(r"^(remote_)?(event|notify|capture|mem)_?wait", re.IGNORECASE)  # On a stream of Ascend's
-_COOPERATIVE = re.compile(r"Cooperative", re.IGNORECASE)
 
 CODES = tuple(Cause)
 SURE = tuple(Certainty)
@@ -264,9 +264,10 @@ def _other_tenant(trace: Trace, row: Int64Array, front: _Front) -> tuple[Int64Ar
         edges = [union_edges(trace.start_ns[rows], trace.end_ns[rows]) for rows in (own, others)]
         if count_durations(edges)[2] > TOGETHER_SHARE * min(map(interval_sum_ns, edges)):
             continue
-        before, near = front(others)
+        before, _ = front(others)
         asked = own[row]
-        found[asked], is_near[asked] = before[asked], near[asked]
+        found[asked] = before[asked]
+        is_near[asked] = (before >= 0)[asked] & (trace.start_ns[row] - trace.end_ns[before] <= SWITCH_NS)[asked]
     return found, is_near
 
 
@@ -382,7 +383,7 @@ def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
     is_small = (trace.partition[row] >= 0) & (trace.partition[before] >= 0) & (sms[row] < card_sms[row])
     yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & is_small, before
     yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills, before
-    is_whole = is_kernel & _are_cooperative(trace)
+    is_whole = is_kernel & are_cooperative(trace)
     if is_whole[row].any():
         before, near = front(is_kernel)
         crowded = np.zeros(len(row), bool)
@@ -398,13 +399,3 @@ def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
     for needed, there_are in block_needs(trace):
         crowded |= resident * needed[before] + needed[row] > there_are[row]
     yield Cause.SM_RESOURCES, Certainty.PROVED, shared(before) & near & crowded, before
-
-
-def _are_cooperative(trace: Trace) -> BoolArray:
-    """Tell which kernels were launched cooperatively, as their launches or their calls say; shape (n_spans,), bool."""
-    found = np.zeros(len(trace), bool)
-    if "detail" in trace.extra:
-        found |= np.array([*(one.is_cooperative for one in trace.details), False], bool)[trace.extra["detail"]]
-    launches = trace.edges.select(EdgeKind.LAUNCH)
-    found[launches.target] |= named_calls(trace, _COOPERATIVE.search)[launches.source]
-    return found

@@ -31,6 +31,7 @@ ALLOCATES = re.compile(
     r"^(cu(da)?|hip)(mem)?(malloc|alloc|free(?!tile)|host(malloc|alloc|free|register|unregister))", re.IGNORECASE
 )
 """Calls that allocate memory, or free it."""
+_COOPERATIVE = re.compile(r"Cooperative", re.IGNORECASE)
 _CALLS_OF = {
     KINETO_BACKEND: "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
     NSYS_BACKEND: "nsys profile --trace=cuda,nvtx",
@@ -404,6 +405,16 @@ def named_calls(trace: Trace, told: Callable[[str], object], kind: SpanKind = Sp
     found: BoolArray = trace.kind == SPAN_KINDS.index(kind)
     rows = np.flatnonzero(found)
     found[rows] = by_name[trace.name[rows]]
+    return found
+
+
+def are_cooperative(trace: Trace) -> BoolArray:
+    """Tell which kernels were launched cooperatively, as their launches or their calls say; shape (n_spans,), bool."""
+    found = np.zeros(len(trace), bool)
+    if "detail" in trace.extra:
+        found |= np.array([*(one.is_cooperative for one in trace.details), False], bool)[trace.extra["detail"]]
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    found[launches.target] |= named_calls(trace, _COOPERATIVE.search)[launches.source]
     return found
 
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpustreamlab.analysis._busy import lane_processes
 from gpustreamlab.analysis._card_counters import counted_bytes, memory_gives
-from gpustreamlab.analysis._host_waits import host_waits, is_blocking
+from gpustreamlab.analysis._host_waits import are_cooperative, host_waits, is_blocking
 from gpustreamlab.analysis._utilization import blocks_that_fit
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import EdgeKind, Int64Array, LaneKind, MarkerKind, SpanKind
@@ -42,6 +43,7 @@ class Work(NamedTuple):
     sms: int  # how many SMs it ran on
     size_bytes: int  # of a copy what it moves; of a kernel what it reads and writes, as far as that is known
     is_pageable: bool  # whether it is a copy of memory of the host that is not page-locked
+    is_whole: bool = False  # whether all its blocks have to begin at once
 
 
 class Call(NamedTuple):
@@ -197,8 +199,8 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
     fit = blocks_that_fit(trace)[rows].tolist()
     is_copy = (trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)).tolist()
     kinds, pageable = _copy_kinds(trace, rows)
-    columns = (rows, trace.lane[rows], _own_ns(trace, rows))
-    for place, (row, lane, lasted_ns) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+    columns = (rows, trace.lane[rows], _own_ns(trace, rows), are_cooperative(trace)[rows])
+    for place, (row, lane, lasted_ns, is_whole) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         seat = seats[lane]
         sms = card.sm_count if seat is None else len(seat)
         grid, slots = blocks[place], card.slots_per_sm
@@ -209,7 +211,8 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
             slots = 1 << max(0, math.ceil(math.log2(card.slots_per_sm / fit[place])))
         else:
             grid = UNKNOWN_WAVES * sms
-        yield Work(row, lane, lane, KERNEL, max(1, lasted_ns), grid, slots, sms, traffic[place], is_pageable=False)
+        needs = grid, slots, sms, traffic[place]
+        yield Work(row, lane, lane, KERNEL, max(1, lasted_ns), *needs, is_pageable=False, is_whole=is_whole)
 
 
 def _own_ns(trace: Trace, rows: Int64Array) -> Int64Array:
@@ -307,6 +310,8 @@ def _latencies_ns(trace: Trace, rows: Int64Array, place: Int64Array, kinds: Sequ
     some, share = (is_free, 0.25) if is_free.any() else (delay_ns > 0, 0.0)
     if not some.any():
         return dict.fromkeys(KINDS, 0)
+    if len(np.unique(lane_processes(trace)[trace.lane[rows]])) > 1:
+        share = 0.0  # nearly all may have waited for other processes
     of_kind, found = np.array(kinds), {}
     for kind in KINDS:
         own = delay_ns[some & (of_kind == kind)]

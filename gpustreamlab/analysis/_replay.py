@@ -112,7 +112,7 @@ def calibrate(program: Program, lasted_ns: Int64Array, rounds: int = MOST_ROUNDS
 
 
 @lru_cache(maxsize=65_536)
-def _spec(alone_ns: int, blocks: int, slots: int, sms: int, size_bytes: int, card: Card) -> KernelSpec:
+def _spec(alone_ns: int, blocks: int, slots: int, sms: int, size_bytes: int, card: Card, *, is_whole: bool) -> KernelSpec:
     """Return a kernel as the scheduler takes it: a grid of equal blocks that alone takes this time on so many SMs."""
     fit = card.slots_per_sm // slots
     waves = -(-blocks // max(1, sms * fit))
@@ -123,6 +123,7 @@ def _spec(alone_ns: int, blocks: int, slots: int, sms: int, size_bytes: int, car
         block_ns=max(1, round(alone_ns / waves)),
         block_bytes=size_bytes // blocks,
         block_limit_bytes_per_s=round(SM_DRAWS * card.memory_bytes_per_s / card.sm_count / fit) if size_bytes else 0,
+        is_cooperative=is_whole and waves == 1,
     )
 
 
@@ -235,7 +236,7 @@ class _Replay:
             device.submit(stream, Wait(self._marks[before]), due_ns)
         if work.kind == KERNEL:
             need = (work.alone_ns, work.blocks, work.slots, work.sms, work.size_bytes)
-            device.submit_kernel(stream, _spec(*need, self._program.card), due_ns, place)
+            device.submit_kernel(stream, _spec(*need, self._program.card, is_whole=work.is_whole), due_ns, place)
         else:
             engine = 0 if work.kind == UPLOAD else 1 if work.kind == DOWNLOAD else 2 + work.lane
             engine = 0 if engine == 1 and self._program.card.share_engine else engine

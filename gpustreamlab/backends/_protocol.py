@@ -363,17 +363,12 @@ class Backend(Protocol):
     def captures(self) -> Mapping[Any, GraphCapture]:
         """The captures of `begin_graph` that are under way; always the same object."""
 
-    def begin_graph(self, stream: BackendStream, unchanged: Sequence[Any] = ()) -> GraphCapture:
+    def begin_graph(self, stream: BackendStream) -> GraphCapture:
         """Let a stream capture its work into a CUDA graph from now on, instead of running it.
 
         Selecting, recording events and waiting go on as before and become part of the graph; ranges are not recorded, and what
-        is held for the stream is kept with the graph. Calls that have to wait raise `GraphCaptureError`.
-
-        Parameters
-        ----------
-        unchanged
-            Arrays whose values are as they were when the capture has ended: CUDA runs nothing meanwhile, and the simulated
-            device, which computes values at once, puts those of these arrays back.
+        is held for the stream is kept with the graph. Arrays hold what they held. Calls that have to wait raise
+        `GraphCaptureError`.
 
         Raises
         ------

@@ -27,7 +27,7 @@ from gpustreamlab.programs._calls import TorchAccesses, watching_torch
 from gpustreamlab.programs._code import Code, Statements, probed, watching
 from gpustreamlab.programs._record import tracked
 from gpustreamlab.programs._source import short_text
-from gpustreamlab.programs._values import copied_inputs, needed_names, rebound
+from gpustreamlab.programs._values import copied_inputs, rebound
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ class Replay:
         self._code = code
         self._home = home
         self._values = rebound(values)
-        given = [array for name in needed_names(program.source, values) for array in find_arrays(values[name])]
-        self._graph = self._capture(given)
+        self._graph = self._capture()
 
     def __repr__(self) -> str:
         count = count_text(len(self._program.source.statements), "statement")
@@ -109,13 +108,13 @@ class Replay:
     def _place(self) -> BackendStream:
         return self._program.lab._table.choose(self._home)._backend_stream
 
-    def _capture(self, given: Sequence[Any]) -> BackendGraph:
-        """Run the program while its streams are captured, and make the graph; `given` are the arrays of its inputs."""
+    def _capture(self) -> BackendGraph:
+        """Run the program while its streams are captured, and make the graph."""
         __tracebackhide__ = True
         program = self._program
         labels: list[tuple[int, str]] = []
         line = [program.source.statements[0].line]
-        capture = program.backend.begin_graph(self._place, given)
+        capture = program.backend.begin_graph(self._place)
 
         def note(number: int) -> None:
             count = capture.node_count

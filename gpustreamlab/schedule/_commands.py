@@ -103,6 +103,8 @@ class KernelSpec:
     """What a block has of threads, registers and shared memory, for the records; None for what its slots would suggest."""
     is_generic: bool = False
     """Whether its time follows from its bytes and elements alone, and from nothing of what it computes; the records say so."""
+    is_cooperative: bool = False
+    """Whether its blocks begin all at once, when there is room for all of them."""
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.block_ns < 1:
@@ -289,8 +291,11 @@ class KernelRun:
     ref_work: float = 0  # the kernel's own progress, in ns at full speed
     speed: float = 1  # progress per ns: 1, or less where memory is contended
     due_order: int = -1  # order number of its valid entry among the due events
+    least_blocks: int = 1  # blocks that there must be room for before any begins
 
     def __post_init__(self) -> None:
+        if self.spec.is_cooperative:
+            self.least_blocks = self.spec.blocks
         self.backlog = self.spec.blocks
         self.block_draw = self.spec.block_bytes * 1_000_000_000 // self.block_ns
 

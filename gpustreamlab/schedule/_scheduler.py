@@ -6,7 +6,7 @@ Pure: it holds no clock but its own, and the same commands at the same times giv
 - Blocks are given out by priority, then by who came first. A kernel with blocks left over claims the SMs that it may use
   against everyone behind it. Running blocks are never pushed out; a higher priority gets the slots as blocks end.
   Source: Amert et al., "GPU Scheduling on the NVIDIA TX2: Hidden Details Revealed", RTSS 2017, rules for the execution
-  engine's queues.
+  engine's queues. A cooperative launch gets none before there is room for all its blocks.
 - Everything that happens at one instant is taken in before blocks are given out for that instant.
 - An instant is only simulated when the host's clock is past it, so nothing submitted later could have changed it.
 """
@@ -139,9 +139,9 @@ class SlotPool:
             return self.full_mask
         return sum(1 << number for number, group in enumerate(self.groups) if group <= sm_ids)
 
-    def has_room(self, mask: int, slots: int) -> bool:
-        """Tell whether a block of so many slots finds room in the groups of a mask."""
-        return any(free >= slots and mask >> number & 1 for number, free in enumerate(self.free))
+    def has_room(self, mask: int, slots: int, blocks: int) -> bool:
+        """Tell whether so many blocks of so many slots find room in the groups of a mask."""
+        return sum(free // slots for number, free in enumerate(self.free) if mask >> number & 1) >= blocks
 
     def take(self, mask: int, slots: int, blocks: int) -> tuple[int, list[tuple[int, int]], int]:
         """Take slots for as many blocks as fit, spread over the groups in proportion to their room."""
@@ -540,7 +540,7 @@ class Scheduler:
                 if claimed & run.stream.mask and run.is_planned:
                     self._drop_plan(run)
                 open_mask = run.stream.mask & ~claimed
-                if open_mask and pool.has_room(open_mask, run.spec.block_slots):
+                if open_mask and pool.has_room(open_mask, run.spec.block_slots, run.least_blocks):
                     self._place(run, open_mask)
                 if run.backlog:
                     claimed |= run.stream.mask

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, cast
 
 from gpustreamlab import adapters
-from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab._util.words import StandsElsewhere
 from gpustreamlab.backends import Backend, BackendGraph, ContextSpec, GraphCapture, acquire_order_event, release_order_events
@@ -217,7 +215,7 @@ class Stream(ProcessBound, StandsElsewhere):
     def graph(self) -> Graph:
         """Return a CUDA graph: a ``with`` block of it captures what is enqueued on this stream, and runs nothing.
 
-        What the caller's variables hold stays as it was. Streams that wait for this one in the block are captured too, and have
+        What arrays hold stays as it was. Streams that wait for this one in the block are captured too, and have
         to be waited for at its end. Calls that wait for the device cannot be captured, nor can copies of ordinary memory.
 
         Raises
@@ -241,12 +239,7 @@ class Stream(ProcessBound, StandsElsewhere):
         [8.0, 8.0, 8.0, 8.0]
         """
         self._require_open()
-        return Graph(self, self._arrays_in(sys._getframe(1)))
-
-    def _arrays_in(self, frame: FrameType) -> list[Any]:
-        """Return the arrays that variables hold where code runs; none on a card, where a capture computes nothing."""
-        names = {**frame.f_globals, **frame.f_locals} if self._backend.device.simulated else {}
-        return [array for value in names.values() for array in find_arrays(value)]
+        return Graph(self)
 
     def hold(self, *objects: object) -> None:
         """Keep objects alive until what is enqueued now is done: what the work reads and writes. Nothing waits.
@@ -480,8 +473,8 @@ class Stream(ProcessBound, StandsElsewhere):
 class Graph:
     """Work that was captured, and runs again with one call. Made by `Stream.graph`."""
 
-    def __init__(self, stream: Stream, unchanged: Sequence[Any]) -> None:
-        self._stream, self._unchanged = stream, unchanged
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
         self._capture: GraphCapture | None = None
         self._graph: BackendGraph | None = None
 
@@ -490,12 +483,11 @@ class Graph:
 
     def __enter__(self) -> Graph:
         self.close()
-        unchanged = [*self._unchanged, *self._stream._arrays_in(sys._getframe(1))]  # what was bound since it was made, too
-        self._capture = self._stream._backend.begin_graph(self._stream._backend_stream, unchanged)
+        self._capture = self._stream._backend.begin_graph(self._stream._backend_stream)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        capture, self._capture, self._unchanged = self._capture, None, ()
+        capture, self._capture = self._capture, None
         if capture is not None and error is None:
             self._graph = capture.instantiate()
             if not self.node_count:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 
-from gpustreamlab.model import Lane
+from gpustreamlab.model import Counters, Lane
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
     MS,
@@ -73,6 +74,25 @@ def test_names_that_differ_at_their_end_are_told_apart_where_they_are_cut(read):
     assert [re.fullmatch(r"(rank \d).*….*( \d+)", text).groups() for text in said] == [
         (f"rank {rank}", f" {stream}") for rank in (0, 1) for stream in (7, 13, 20)
     ]
+
+
+def test_on_a_phone_a_counter_keeps_its_name_and_the_tip_has_its_scale(read):
+    names = ("sm_occupancy_percent", "pcie_rx_bytes_per_s")
+    counters = Counters(time_ns=[0, MS] * 2, lane=[0] * 4, name=[0, 0, 1, 1], value=[40.0, 0.0, 54.7e9, 0.0], names=names)
+    trace = replace(make_trace([("a", "x", 0, MS)]), counters=counters)
+    said = """(() => {
+      const said = [], ctx = document.createElement("canvas").getContext("2d")
+      ctx.fillText = text => said.push(text)
+      v.painter.paintMain(ctx, 1)
+      return said.filter(text => /^(SM occ|PCIe)/.test(text))
+    })()"""
+    assert read(trace, width=1200).js(said) == ["SM occupancy (%)", "PCIe rx, to 54.7 GB/s"]
+    reader = read(trace, width=390)
+    assert reader.js(said) == ["SM occupancy", "PCIe rx"]
+    left, top = reader.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
+    x, y = reader.js("[w.frame.left - 20, w.frame.top + w.tables.card_rows.at(-1).top + 5]")
+    reader.page.mouse.move(left + x, top + y)
+    assert "PCIe rx, to 54.7 GB/s" in reader.tip()
 
 
 @pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)

@@ -14,12 +14,16 @@ PROGRAMS = {
 }
 """The program of each such page, and where it has one the mended one, by the page's name."""
 WALL = """
-lab.synchronize()
-frame = lab.trace.to_pandas()
+if "lab" in globals():
+    lab.synchronize()
+frame = (trace if "trace" in globals() else lab.trace).to_pandas()
 frame = frame[frame["kind"].astype(str).isin(["kernel", "copy", "fill"])]
 print("wall", int(frame.end_ns.max() - frame.start_ns.min()))
-lab.clear()
+if "lab" in globals():
+    lab.clear()
 """
+UNTOLD = {"page-faults"}
+"""What a session does not record: only the change is measured here; tests of reports of others have the cause."""
 VARIABLES = {"queue-alias": "CUDA_DEVICE_MAX_CONNECTIONS", "serialised-by-tool": "CUDA_LAUNCH_BLOCKING"}
 """What the page says to set to 1."""
 
@@ -28,11 +32,11 @@ def run(name, monkeypatch, *code):
     """Run a page's code in a process of its own; return what it prints."""
     if name in VARIABLES:
         monkeypatch.setenv(VARIABLES[name], "1")
-    whole = "\n".join([*code, "lab.close()"])
+    whole = "\n".join([*code, "if 'lab' in globals(): lab.close()"])
     return subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - UNTOLD))
 def test_the_program_of_a_page_is_explained_by_its_cause(name, monkeypatch):
     told = run(name, monkeypatch, PROGRAMS[name][0])
     assert name.upper().replace("-", "_") in re.findall(r"^\d+\. (\w+)", told, re.MULTILINE), told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 
@@ -108,7 +110,7 @@ def test_an_exception_in_the_block_ends_the_capture(lab):
     assert x.tolist() == [2.0] * 4
 
 
-def test_a_capture_puts_back_what_was_bound_since_the_graph_was_made_and_once_more(lab):
+def test_a_graph_is_captured_again_after_a_launch(lab):
     stream = lab.stream("a")
     graph = stream.graph()
     x = lab.xp.ones(4)
@@ -119,22 +121,131 @@ def test_a_capture_puts_back_what_was_bound_since_the_graph_was_made_and_once_mo
         assert x.tolist() == [expected] * 4
 
 
+class Holder:
+    """An attribute leads to an array."""
+
+
+def positional_outs(x, xp):
+    xp.add(x, 1, x)
+
+
+def a_product_into_itself(x, xp):
+    square = x.reshape(4, 4)
+    xp.matmul(square, square, out=square)
+
+
+def parts_one_by_one(x, xp):
+    x[::2] += 1
+    x[0] = x[5]
+    x[xp.asarray(xp.arange(3))] = 9
+    xp.multiply(x[1:], 0.5, out=x[1:], where=x[1:] > 2)
+
+
+def methods_that_write(x, xp):
+    x.sort()
+    x.fill(2)
+    x += xp.arange(16)
+    x **= 2
+
+
+def functions_that_write(x, xp):
+    xp.copyto(x, x[::-1].copy())
+    xp.put(x, xp.arange(2), 7)
+    xp.sqrt(x, out=x)
+    xp.cumsum(x, None, None, x)
+
+
+def twice_and_halved(x, xp):
+    x *= 2
+    x *= 2
+    x /= 4
+    x -= 1
+
+
+WRITES = [positional_outs, a_product_into_itself, parts_one_by_one, methods_that_write, functions_that_write, twice_and_halved]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda one: one.__name__)
+def test_what_captured_work_writes_stays_until_a_launch_wherever_it_is_held(lab, write):
+    # GIVEN arrays that no variable of the caller leads to by itself, and what NumPy makes of them
+    xp, start = lab.xp, np.linspace(3, 1, 16)
+    holder, expected = Holder(), start.copy()
+    holder.arrays = {"x": [xp.asarray(start)]}
+    module = types.ModuleType("elsewhere")
+    module.y = xp.asarray(np.stack([start, start]))[1]  # a view
+    hidden = xp.asarray(start)
+
+    def body():
+        for one in (holder.arrays["x"][0], module.y, hidden):
+            write(one, xp)
+
+    # WHEN they are written in a capture
+    lab.stream("a")
+    with lab.stream("a").graph() as graph, lab.on("a"):
+        body()
+    # THEN nothing has changed, and each launch computes
+    held = [holder.arrays["x"][0], module.y, hidden]
+    assert [one.get().tolist() for one in held] == [start.tolist()] * 3
+    for _ in range(2):
+        write(expected, np)
+        graph.launch()
+        for one in held:
+            np.testing.assert_allclose(one.get(), expected)
+
+
+def test_random_numbers_and_what_other_streams_compute_from_are_not_touched_by_a_capture(lab):
+    xp = lab.xp
+    numbers, lonely = xp.random.random(64), xp.zeros(64)
+    before = numbers.get()
+    lab.stream("b")
+    with lab.stream("a").graph() as graph:
+        with lab.on("a"):
+            xp.random.shuffle(numbers)
+            numbers += 1
+        with lab.on("b"):
+            lonely += numbers
+            numbers[0] = 5
+        with lab.on("a"):
+            numbers *= 2
+    seen = before.copy()
+    seen[0] = 5
+    assert (numbers.tolist(), lonely.tolist()) == (seen.tolist(), before.tolist())
+    graph.launch()
+    np.testing.assert_allclose(np.sort(numbers.get()), np.sort((seen + 1) * 2))
+
+
+def test_captured_work_computes_on_from_what_captured_work_wrote(lab):
+    # An inverse of zeros would be an error: what fills the matrix runs at each launch only.
+    xp = lab.xp
+    matrix, pick, values = xp.zeros((3, 3)), xp.full(2, 99), xp.arange(3.0)
+    with lab.stream("a").graph() as graph, lab.on("a"):
+        matrix += xp.eye(3) * 2
+        inverse = xp.linalg.inv(matrix)
+        pick[:] = 1
+        picked = values[pick]
+    assert (matrix.sum().item(), pick.tolist()) == (0, [99, 99])
+    graph.launch()
+    assert (inverse.get().diagonal().tolist(), picked.tolist()) == ([0.5] * 3, [1, 1])
+
+
 def test_work_of_other_streams_in_the_block_runs_and_what_is_fetched_by_a_graph_is_not_there_before(lab):
-    x, y = lab.xp.ones(4), lab.xp.ones(4)
-    back = lab.memory.pinned_empty((4,), x.dtype)
-    back[...] = 0
+    x, y, z = (lab.xp.ones(4) for _ in range(3))
+    back, given = (lab.memory.pinned_empty((4,), x.dtype) for _ in range(2))
+    back[...], given[...] = 0, 5
     lab.stream("b")
     with lab.stream("a").graph() as graph:
         with lab.on("a"):
             x *= 2
             x.get(out=back, blocking=False)
+            z.set(given)
+            z += 1
         with lab.on("b"):
             y *= 3
             y[0] = 7
-    assert (x.tolist(), y.tolist(), back.tolist()) == ([1] * 4, [7, 3, 3, 3], [0] * 4)
+    assert (x.tolist(), y.tolist(), z.tolist(), back.tolist()) == ([1] * 4, [7, 3, 3, 3], [1] * 4, [0] * 4)
     graph.launch()
     lab.synchronize()
-    assert (x.tolist(), y.tolist(), back.tolist()) == ([2] * 4, [7, 3, 3, 3], [2] * 4)
+    assert (x.tolist(), y.tolist(), z.tolist(), back.tolist()) == ([2] * 4, [7, 3, 3, 3], [6] * 4, [2] * 4)
 
 
 def test_a_block_that_enqueues_nothing_on_its_stream_says_so(lab):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpustreamlab.draw import plan_groups, plan_scene, timeline_svg
 from gpustreamlab.errors import (
     BackendNotFoundError,
     DeviceNotFoundError,
+    InvalidNameError,
     NotSimulatedError,
     OptionError,
     SessionClosedError,
@@ -276,8 +278,30 @@ def test_options_of_a_stream_are_those_of_a_session():
     with Node(backend="sim") as node:
         made = node.stream("decode", device=1, priority=-1)
         assert (made.priority, made.lane.device) == (-1, 1)
-        with pytest.raises(TypeError, match=r"Node\.stream\(\) got an unexpected keyword argument 'devise'"):
+        with pytest.raises(OptionError, match=r"no option 'devise'\. Use node\.stream\('decode', device=1, priority=-1"):
             node.stream("decode", devise=1)
+        with node.on("decode", "token", step=3):
+            assert node.current is made
+
+
+@pytest.mark.parametrize(("arguments", "number"), [((0, "s"), 0), (("s", 0), 0), ((1, "s"), 1), (("s", "left"), 1)])
+def test_arguments_in_a_wrong_order_are_told_with_the_line_to_type(arguments, number):
+    with Node(backend="sim") as node:
+        line = re.escape(
+            f"takes all but its name by keyword. Use node.stream('s', device={number}, priority=-1, partition=...)"
+        )
+        with pytest.raises(OptionError, match=line):
+            node.stream(*arguments)
+        with pytest.raises(OptionError, match=r"not \['x'\]\. Use with node\.on\('decode', 'label'\)"):
+            node.on(["x"])
+        with pytest.raises(
+            OptionError, match=r"node\.on takes a stream of the node first, not 0\. Use with node\.on\('s', 'label'\)"
+        ):
+            node.on(0, "s")
+        with pytest.raises(InvalidNameError, match="is a str, not list"):
+            node.stream(["x"])
+        with pytest.raises(DeviceNotFoundError, match=r"no device \[1\]; it has 'gpu0', 'gpu1'"):
+            node[[1]]
 
 
 @pytest.mark.parametrize("name", ["xp", "partition", "capture", "memory", "device", "layout"])

@@ -18,6 +18,7 @@ from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import (
     CloseError,
     OptionError,
+    PartitionNotFoundError,
     SelectionError,
     StreamNotFoundError,
 )
@@ -122,6 +123,43 @@ def test_a_guess_at_a_stream_says_what_to_type():
         lab.partition(front=96, back="rest")
         with pytest.raises(StreamNotFoundError, match=r"It is a partition.*lab\.stream\('front', partition='front'\)"):
             lab.on("front")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "words"),
+    [
+        (("a",), {"partition": "left"}, OptionError, "Use lab.stream('a', partition='left'), and then with lab.on('a')"),
+        (("a",), {"partition": None}, OptionError, "Use lab.stream('a', partition=None), and then with lab.on('a')"),
+        (("a",), {"partition": "lef"}, PartitionNotFoundError, "Did you mean 'left'? Use lab.stream('a', partition=...)"),
+        ((), {"partition": "lef"}, PartitionNotFoundError, "Did you mean 'left'? Use lab.stream('copy', partition=...)"),
+        (("a",), {"partition": 3}, PartitionNotFoundError, "There is no partition '3'. Choose from 'left', 'right'."),
+        (("a",), {"partition": ["left"]}, PartitionNotFoundError, "There is no partition \"['left']\""),
+        (("a",), {"partiton": "left"}, OptionError, "lab.on has no option 'partiton'. Use with lab.on('a', 'label', request=7"),
+        (("a", "label", 7), {}, OptionError, "by keyword. Use with lab.on('a', 'label', request=7, step=3)"),
+        ((), {}, OptionError, "Use with lab.on('copy', 'label', request=7, step=3)"),
+    ],
+)
+def test_what_a_selection_does_not_take_is_told_with_the_line_to_type(arguments, options, error, words):
+    with Session("sim", capture="ranges") as lab:
+        lab.partition(left=32, right="rest")
+        lab.stream("a")
+        with pytest.raises(error, match=re.escape(words)):
+            lab.on(*arguments, **options)
+
+
+def test_a_partition_for_a_selection_says_how_to_share_out_the_sms_where_they_are_not():
+    with Session("sim", capture="ranges") as lab:
+        with pytest.raises(
+            PartitionNotFoundError, match=r"lab\.partition\(left=32, other='rest'\).*lab\.stream\('a', partition="
+        ):
+            lab.on("a", partition="left")
+
+
+@pytest.mark.parametrize("arguments", [(0, "s"), ("s", 0), ("s", "left")])
+def test_arguments_of_a_stream_without_their_keywords_are_told_with_the_line_to_type(arguments):
+    words = re.escape("takes all but its name by keyword. Use lab.stream('s', priority=-1, partition=...)")
+    with Session("sim", capture="ranges") as lab, pytest.raises(OptionError, match=words):
+        lab.stream(*arguments)
 
 
 def test_repr_of_a_real_device_does_not_say_simulated():

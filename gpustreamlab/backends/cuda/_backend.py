@@ -376,7 +376,7 @@ class CudaBackend:
         """The captures of `begin_graph` that are under way, by the driver's numbers."""
         return self._graphs.captures
 
-    def begin_graph(self, stream: BackendStream, unchanged: Sequence[Any] = ()) -> CudaCapture:
+    def begin_graph(self, stream: BackendStream) -> CudaCapture:
         """Let a stream capture its work into a CUDA graph from now on, in CUDA's relaxed mode."""
         self._require_open()
         return self._graphs.begin(self._own_stream(stream))

@@ -24,7 +24,7 @@ from gpustreamlab.backends.sim._preset import DevicePreset, SMSplitter, find_pre
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import NodeWork, SimCapture, SimContext, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
-from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
+from gpustreamlab.errors import InvalidHandleError, OptionError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
 from gpustreamlab.schedule._commands import KernelRun, KernelSpec, SimEvent, StreamQueue
 from gpustreamlab.typing import Int64Array, PeerAccess
@@ -412,23 +412,28 @@ class SimBackend:
     def launch_own(self, stream: BackendStream, name: str, **takes: Any) -> ModelledKernel:
         """Launch a kernel that is only said to take what `plan_kernel` asks for; return what that comes to."""
         spec = plan_kernel(self.preset, name, **takes)
-        told = explain_kernel(self.preset, spec, self._own_stream(stream).sm_count)
+        sm_count = self._own_stream(stream).sm_count
+        most = sm_count * (self.preset.slots_per_sm // spec.block_slots)
+        if spec.is_cooperative and spec.blocks > most:
+            raise OptionError(
+                f"Cooperative kernel {name!r} has {spec.blocks:,} blocks, and the stream's {sm_count} SMs hold {most:,} at "
+                f"once. Use blocks={most}."
+            )
+        told = explain_kernel(self.preset, spec, sm_count)
         self.launch_kernel(stream, spec)
         return told
 
-    def begin_graph(self, stream: BackendStream, unchanged: Sequence[Any] = ()) -> SimCapture:
+    def begin_graph(self, stream: BackendStream) -> SimCapture:
         """Let a stream capture its work into a CUDA graph from now on, instead of running it.
 
-        Values are computed once meanwhile, and anew at each launch, into the same memory; those of arrays that are to be
-        unchanged are put back at the end.
+        Values are computed once meanwhile, aside, and anew at each launch, into the memory that the arrays have.
         """
         queue = self._own_stream(stream).queue
         with self.driver.lock:
             self.driver.check_open()
             if queue in self.driver.captures:
                 raise self.driver.captures[queue].refuse("A capture inside another", "End the first one before.")
-            kept = [one.sim_values for one in unchanged if isinstance(one, SimArray)]
-            return SimCapture(self.driver, queue, kept)
+            return SimCapture(self.driver, queue)
 
     def find_capture(self, stream: BackendStream) -> SimCapture | None:
         """Return what a stream captures into; None where it does not capture."""

@@ -221,6 +221,7 @@ def plan_kernel(
     bytes_per_block: SupportsIndex = 0,
     operations_per_block: SupportsIndex = 0,
     sm_operations_per_s: float | None = None,
+    cooperative: bool = False,
 ) -> KernelSpec:
     """Return a kernel of the user's own.
 
@@ -239,6 +240,8 @@ def plan_kernel(
         What a block reads and writes of the device's memory in bytes, and its arithmetic operations.
     sm_operations_per_s
         Operations per second of one SM; None for the preset's ``sm_operations_per_s``.
+    cooperative
+        Whether it begins only when there is room for all its blocks at once.
 
     Raises
     ------
@@ -281,6 +284,7 @@ def plan_kernel(
         operations=operations * count,
         rate=rate,
         shape=shape,
+        is_cooperative=cooperative,
     )
 
 

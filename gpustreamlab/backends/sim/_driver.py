@@ -168,7 +168,8 @@ class SimDriver:
             now_ns = self._enter(stream, self.preset.host.launch_ns)
             number, source = 0, self.source
             if source is not None:
-                number = source.note_call(_LAUNCH_NAMES[spec.kind], CallClass.LAUNCH, began_ns, now_ns)
+                name = "cudaLaunchCooperativeKernel" if spec.is_cooperative else _LAUNCH_NAMES[spec.kind]
+                number = source.note_call(name, CallClass.LAUNCH, began_ns, now_ns)
                 if work is not None:
                     source.note_accesses(number, self.memory.find_accesses(work))
             elif stream is self.null_stream:

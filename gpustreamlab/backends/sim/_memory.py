@@ -62,6 +62,13 @@ def is_pinned(array: NDArray[Any]) -> bool:
     return False
 
 
+def owner_of(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array that has the memory of a view."""
+    while isinstance(base := array.base, np.ndarray):
+        array = base
+    return array
+
+
 USED, RESERVED = "pool_used_bytes", "pool_reserved_bytes"
 _POOL_BITS = 44  # of a modelled address: below them the place in a pool, then the stream
 _UNKNOWN = ACCESS_CERTAINTIES.index(AccessCertainty.UNKNOWN) << CERTAINTY_SHIFT
@@ -91,9 +98,7 @@ class MemoryPool:
 
     def hold(self, values: NDArray[Any], stream: StreamQueue) -> None:
         """Count the memory behind an array as allocated on a stream until it is gone; a view counts nothing."""
-        owner = values
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = owner_of(values)
         key = id(owner)
         known = self._blocks.get(key)
         if (known is not None and known() is owner) or not owner.nbytes or type(owner) is Pages:
@@ -134,9 +139,7 @@ class MemoryPool:
 
         Copies from and to pageable memory block the host anyway.
         """
-        owner = values
-        while isinstance(base := owner.base, np.ndarray):
-            owner = base
+        owner = owner_of(values)
         if not values.size:
             return None
         for card in self._driver.cards:
@@ -170,9 +173,7 @@ class MemoryPool:
         return found
 
     def _extent(self, values: NDArray[Any], flags: int, *, is_certain: bool) -> Extent:
-        owner = values
-        while isinstance(base := owner.base, np.ndarray):
-            owner = base
+        owner = owner_of(values)
         number = self._number_of(owner)
         if not number:
             number, flags = self._host_number(owner), flags | IS_HOST

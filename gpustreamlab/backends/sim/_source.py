@@ -201,7 +201,7 @@ class SimActivitySource:
         own = (
             (spec.is_pinned, spec.places)
             if isinstance(spec, CopySpec)
-            else (work.kind, spec.block_slots, spec.shape, spec.is_generic)
+            else (work.kind, spec.block_slots, spec.shape, spec.is_generic, spec.is_cooperative)
         )
         key = work.name, work.blocks, node, *own
         detail = self._detail_codes.get(key)
@@ -298,6 +298,7 @@ def _describe(spec: KernelSpec | CopySpec, preset: DevicePreset) -> WorkDetail:
         block=(shape.threads, 1, 1),
         registers=shape.registers,
         dynamic_shared_bytes=shape.shared_bytes,
+        is_cooperative=spec.is_cooperative,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from gpustreamlab.backends._features import explain_unjoined, refuse_capture
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.sim._driver import SimDriver, closed_stream
+from gpustreamlab.backends.sim._memory import owner_of
 from gpustreamlab.errors import GraphCaptureError, InvalidHandleError
 from gpustreamlab.schedule._commands import CopyRun, CopySpec, KernelSpec, Mark, SimEvent, StreamQueue, Wait
 
@@ -171,13 +173,13 @@ class Node:
 class SimCapture:
     """What one stream, and those that join it, capture; see `gpustreamlab.backends.GraphCapture`."""
 
-    def __init__(self, driver: SimDriver, origin: StreamQueue, unchanged: Sequence[NDArray[Any]] = ()) -> None:
-        self._before = [(values, values.copy()) for values in unchanged]
+    def __init__(self, driver: SimDriver, origin: StreamQueue) -> None:
         self._driver = driver
         self._origin = origin
         self._nodes: list[Node] = []
         self._tails: dict[StreamQueue, frozenset[int]] = {}
         self._failure = ""
+        self._aside: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}  # Memory, and what captured work has computed for it
         self.is_over = False
         """Whether the capture has ended."""
         self.keep: list[object] = []
@@ -208,9 +210,21 @@ class SimCapture:
         self._driver.captures[stream] = self
         self._tails[stream] = self._tails.get(stream, frozenset()) | behind
 
-    def let_change(self, written: Sequence[NDArray[Any]]) -> None:
-        """Put nothing back at the end that work writes which is not captured."""
-        self._before = [one for one in self._before if not any(np.may_share_memory(one[0], other) for other in written)]
+    @contextmanager
+    def computing(self, given: Iterable[NDArray[Any]]) -> Iterator[None]:
+        """Let NumPy compute captured work on values of its own: memory holds what it held, as CUDA runs nothing meanwhile."""
+        owners = {id(owner): owner for owner in map(owner_of, given) if owner.flags.writeable}
+        self._exchange(owners)
+        try:
+            yield
+        finally:
+            self._exchange(owners)
+
+    def _exchange(self, owners: Mapping[int, NDArray[Any]]) -> None:
+        for key, owner in owners.items():
+            held = owner.copy()
+            owner[...] = self._aside.get(key, (owner, held))[1]
+            self._aside[key] = owner, held
 
     def refuse(self, call: str, fix: str) -> GraphCaptureError:
         """Return the error for a call that cannot be captured; there will be no graph, as in CUDA."""
@@ -231,9 +245,7 @@ class SimCapture:
         """End the capture without a graph. Idempotent."""
         with self._driver.lock:
             self.is_over = True
-            for values, before in self._before:
-                values[...] = before
-            self._before = []
+            self._aside.clear()
             for stream in self._tails:
                 self._driver.captures.pop(stream, None)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -137,16 +138,14 @@ class ArrayModule:
     ) -> Any:
         """Let NumPy compute a function, or a method that works `in_place`, and launch the kernel that models it."""
         rule = rule_of(name)
-        call_args = _Arguments(self, name)
+        call_args, outs = _Arguments(self, name), _Arguments(self, name)  # what is read, and what is written
         plain_args = [call_args.unwrap(value) for value in args]
-        plain_kwargs = {key: call_args.unwrap(value) for key, value in kwargs.items() if key != "out"}
-        if kwargs.get("out") is not None:
-            plain_kwargs["out"] = _Arguments(self, name).unwrap(kwargs["out"])  # written, not read
+        plain_kwargs = {key: (outs if key == "out" else call_args).unwrap(value) for key, value in kwargs.items()}
         if not call_args.inputs and not rule.is_creation:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
         if name in {"matmul", "dot"} and kwargs.keys() <= {"out"} and all(one.dtype == np.float16 for one in call_args.inputs):
             function = partial(_product_of_halves, function)
-        with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
+        with np.errstate(all="ignore"), self._computing(*call_args.inputs, *outs.inputs):  # a GPU does not warn of overflow
             result = _mapped(function(*plain_args, **plain_kwargs), np.asarray)  # of scalars, too
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
         if in_place or name in WRITING:
@@ -264,7 +263,8 @@ class ArrayModule:
             return SimArray(view, self)
         call_args = _Arguments(self, "getitem")
         plain = call_args.unwrap(_read_lists(index))
-        result = np.asarray(values[plain])
+        with self._computing(values, *call_args.inputs):
+            result = np.asarray(values[plain])
         chosen = [np.asarray(part) for part in _parts(plain) if isinstance(part, (np.ndarray, list, bool, np.bool_))]
         rule = RULES["mask" if any(part.dtype == np.bool_ for part in chosen) else "getitem"]
         self._hold([result])
@@ -289,8 +289,9 @@ class ArrayModule:
         def write() -> None:
             values[plain_index] = plain_value
 
-        write()
-        region = np.asarray(values[plain_index])
+        with self._computing(values, *call_args.inputs):
+            write()
+            region = np.asarray(values[plain_index])
         written = self.read_items(array, index).sim_values if _is_basic(index) else values
         call = Call("setitem", call_args.inputs, [region])
         self._launch(RULES["setitem"], call, writes=[written], some=values, again=write)
@@ -338,11 +339,11 @@ class ArrayModule:
             )
         if values.size:
             work = self._note("set", [source], [values], again=lambda: np.copyto(values, source))
-            self._keep_for_captures([values])
             self._copy_with_host(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source), work=work)
             if not values.flags.c_contiguous:
                 self._gather(values, reads=(), writes=[values])
-        np.copyto(values, source)
+        with self._computing(values):
+            np.copyto(values, source)
 
     # Inside
 
@@ -377,12 +378,8 @@ class ArrayModule:
         spec = rule.kernel(backend.preset, call)
         driver, work = backend.driver, None
         if driver.source is not None or driver.accesses is not None or capture is not None:
-            work = NodeWork(
-                call.name, again, call.inputs if reads is None else reads, call.outputs if writes is None else writes, some
-            )
-            if driver.accesses is not None and capture is None:
-                self._tell(work)
-        self._keep_for_captures(call.outputs if writes is None else writes)
+            reads, writes = call.inputs if reads is None else reads, call.outputs if writes is None else writes
+            work = self._note(call.name, reads, writes, some, again)
         backend.launch_kernel(backend.selected_stream, spec, work)
         if rule.needs_host:
             flag = NodeWork("flag", None, (), [create_pinned(_FLAG_BYTES, np.uint8)], None)
@@ -395,11 +392,10 @@ class ArrayModule:
         work = None if self._capture is not None else NodeWork("copy", None, reads, writes, None)
         self._backend.launch_kernel(self._backend.selected_stream, spec, work)
 
-    def _keep_for_captures(self, written: Sequence[NDArray[Any]]) -> None:
-        """Let captures of other streams keep what work that is not captured writes: it runs now."""
-        if self._backend.captures and self._capture is None:
-            for capture in {*self._backend.captures.values()}:
-                capture.let_change(written)
+    def _computing(self, *given: NDArray[Any]) -> AbstractContextManager[None]:
+        """Return where NumPy computes with arrays: see `SimCapture.computing`."""
+        capture = self._capture
+        return nullcontext() if capture is None else capture.computing(given)
 
     @property
     def _capture(self) -> SimCapture | None:
@@ -418,14 +414,10 @@ class ArrayModule:
         """Tell who watches what is about to be read and written; return it, for each launch where a graph is captured."""
         work = NodeWork(name, again, reads, writes, some)
         if self._backend.driver.accesses is not None and self._capture is None:
-            self._tell(work)
+            stream = self._backend.selected_stream
+            stream.check_open()
+            self._backend.driver.note_accesses(stream.queue, name, reads, writes, some)
         return work
-
-    def _tell(self, work: NodeWork) -> None:
-        """Tell who watches what is about to be read and written."""
-        stream = self._backend.selected_stream
-        stream.check_open()
-        self._backend.driver.note_accesses(stream.queue, work.name, work.reads, work.writes, work.some)
 
     def _hold(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Count the results' memory before the kernel that writes them."""

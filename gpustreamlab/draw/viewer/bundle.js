@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 6dacefe18b1a86745175d21a0828a123886bfb312c926a1fb0dd995a6d7e7890
+// Made by scripts/bundle_viewer.py. 06c691b5e0dc99691107aa74a4d1ecb73fb33c6d04e6cc6c3e74fe58513c9e9e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2548,7 +2548,8 @@ var gpustreamlab = (() => {
       if (row.kind === "sms" && areas.length < MOST_LABELLED) labelSms(ctx, painter, areas, box, row.most);
       if (box.bottom - box.top < LEAST_LABELLED_PX) continue;
       setPen(ctx, theme.soft, 11, "right");
-      ctx.fillText(firstFit(ctx, texts, [row.label, row.label.split(" · ").at(-1)], box.left - LABEL_GAP_PX - 2), box.left - LABEL_GAP_PX, (box.top + box.bottom) / 2);
+      const short = row.label.split(" · ").at(-1).replace(/ \(%\)$|, to .*/, "");
+      ctx.fillText(firstFit(ctx, texts, [row.label, short], box.left - LABEL_GAP_PX - 2), box.left - LABEL_GAP_PX, (box.top + box.bottom) / 2);
     }
     const strip = view.parts.capture;
     if (strip) paintCapture(ctx, painter, { left: frame.left, top: frame.top + strip.top, bottom: frame.top + strip.bottom });

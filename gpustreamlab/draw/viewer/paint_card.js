@@ -29,7 +29,8 @@ export function paintCard(ctx, painter) {
     if (row.kind === "sms" && areas.length < MOST_LABELLED) labelSms(ctx, painter, areas, box, row.most)
     if (box.bottom - box.top < LEAST_LABELLED_PX) continue
     setPen(ctx, theme.soft, 11, "right")
-    ctx.fillText(firstFit(ctx, texts, [row.label, row.label.split(" · ").at(-1)], box.left - LABEL_GAP_PX - 2), box.left - LABEL_GAP_PX, (box.top + box.bottom) / 2)
+    const short = row.label.split(" · ").at(-1).replace(/ \(%\)$|, to .*/, "") // Without the scale of a counter: its tip has that.
+    ctx.fillText(firstFit(ctx, texts, [row.label, short], box.left - LABEL_GAP_PX - 2), box.left - LABEL_GAP_PX, (box.top + box.bottom) / 2)
   }
   const strip = view.parts.capture
   if (strip) paintCapture(ctx, painter, {left: frame.left, top: frame.top + strip.top, bottom: frame.top + strip.bottom})

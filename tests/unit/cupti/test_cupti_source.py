@@ -38,7 +38,7 @@ def test_a_kernel_is_told_on_the_sessions_clock(card, source):
     drain_all(source, card)
 
     began_ns = card.kernel(
-        "_ZN3lab4spinILi4EEEvl", duration_ns=8_000, dynamicSharedMemory=64, registersPerThread=16, channelID=3
+        "_ZN3lab4spinILi4EEEvl", duration_ns=8_000, dynamicSharedMemory=64, registersPerThread=16, channelID=3, launchType=1
     )
     (done,) = drain_all(source, card, 1)
 
@@ -47,7 +47,7 @@ def test_a_kernel_is_told_on_the_sessions_clock(card, source):
     detail = done.details[done.work.detail[0]]
     assert detail.full_name == "void lab::spin<4>(long)"
     assert (detail.grid, detail.block, detail.registers, detail.dynamic_shared_bytes) == ((4, 0, 0), (64, 0, 0), 16, 64)
-    assert detail.channel == 3
+    assert (detail.channel, detail.is_cooperative) == (3, True)
     assert abs(int(done.work.start_ns[0]) - began_ns) <= source.error_ns
     assert abs(int(done.work.end_ns[0]) - began_ns - 8_000) <= source.error_ns
     assert (int(done.work.context[0]), int(done.work.stream[0])) == (1, 13)

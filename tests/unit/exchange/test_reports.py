@@ -345,6 +345,13 @@ def test_two_processes_share_a_card_by_slices_of_time():
     assert "MPS" in found[0].fix
 
 
+@pytest.mark.parametrize(("change_ns", "cause"), [(300_000, Cause.TIME_SLICED), (600_000, Cause.UNKNOWN)])
+def test_a_card_takes_some_time_to_change_from_one_process_to_another(change_ns, cause, tmp_path):
+    late = f"correlationId * {change_ns}"
+    later = f"update CUPTI_ACTIVITY_KIND_KERNEL set start = start + {late}, end = end + {late}"
+    assert {*codes(changed_base(tmp_path, "07_two_processes.sqlite", later))} == {cause}
+
+
 def test_two_processes_that_ran_at_once_do_not_take_turns(tmp_path):
     trace = changed_base(
         tmp_path,

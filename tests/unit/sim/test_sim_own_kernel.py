@@ -10,7 +10,7 @@ from gpustreamlab import Session
 from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.backends.sim import H200, SimBackend
 from gpustreamlab.errors import OptionError, SelectionError
-from gpustreamlab.workloads import modelled
+from gpustreamlab.workloads import modelled, spin
 from tests.helpers.selections import names_of
 
 
@@ -77,6 +77,37 @@ def test_the_stream_that_is_selected_is_taken(lab):
         modelled(lab, "own", blocks=1, threads_per_block=32)
     with lab.on("left"):
         assert modelled(lab, "own", blocks=1, threads_per_block=32).sm_count == 32
+
+
+@pytest.mark.parametrize(("cooperative", "waits_ns"), [(False, 0), (True, 1_000_000)])
+def test_a_cooperative_kernel_begins_when_there_is_room_for_all_its_blocks_and_those_behind_it_wait(lab, cooperative, waits_ns):
+    # GIVEN 8 of the 32 SMs held for 1 ms, and a kernel that needs all of them; another partition has nothing to do with it
+    lab.stream("behind", partition="left")
+    lab.stream("held", partition="left")
+    lab.synchronize()
+    lab.clear()
+    spin(lab, 1_000_000, blocks=8, stream="held")
+    whole = {"threads_per_block": 1_024, "registers_per_thread": 64, "operations_per_block": 400_000_000}
+    modelled(lab, "whole", blocks=32, **whole, cooperative=cooperative, stream="left")
+    spin(lab, 1_000, stream="behind")
+    spin(lab, 1_000, stream="a")
+    lab.synchronize()
+    trace = lab.trace.where(kind="kernel")
+    rows = {trace.lanes[lane].name: row for row, lane in enumerate(trace.lane)}
+    start_ns, end_ns, queued_ns = trace.start_ns, trace.end_ns, trace.queued_ns
+    waited_ns = start_ns[rows["left"]] - queued_ns[rows["left"]]
+    assert waited_ns == pytest.approx(waits_ns, abs=10_000)
+    assert start_ns[rows["behind"]] > end_ns[rows["held"]]  # as behind any kernel that has blocks left
+    assert start_ns[rows["a"]] < end_ns[rows["held"]]
+    # THEN the record, and the call, say so
+    assert trace.details[trace.extra["detail"][rows["left"]]].is_cooperative == cooperative
+    assert any(name == "cudaLaunchCooperativeKernel" for name in lab.trace.names) == cooperative
+
+
+def test_a_cooperative_kernel_that_never_fits_is_refused(lab):
+    whole = {"threads_per_block": 1_024, "registers_per_thread": 64}
+    with pytest.raises(OptionError, match=r"33 blocks, and the stream's 32 SMs hold 32 at once\. Use blocks=32"):
+        modelled(lab, "whole", blocks=33, **whole, cooperative=True, stream="left")
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ _FIELDS: dict[int, dict[int, str]] = {
         18: (
             "start:i8@16 end:i8@24 deviceId:u4@40 contextId:u4@44 streamId:u4@48 gridX:i4@52 gridY:i4@56 gridZ:i4@60 "
             "blockX:i4@64 blockY:i4@68 blockZ:i4@72 staticSharedMemory:i4@76 dynamicSharedMemory:i4@80 "
-            "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 graphId:u4@156 graphNodeId:u8@144 "
+            "registersPerThread:u2@6 launchType:u1@136 correlationId:u4@92 name:u8@104 graphId:u4@156 graphNodeId:u8@144 "
             "channelID:u4@168 "
         ),
     },

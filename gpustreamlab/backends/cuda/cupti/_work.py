@@ -123,6 +123,7 @@ _KERNEL_SHAPE = (
     "registersPerThread",
     "staticSharedMemory",
     "dynamicSharedMemory",
+    "launchType",
     "graphId",
     NODE,
     "channelID",
@@ -131,6 +132,7 @@ _COPY_SHAPE = ("copyKind", "srcKind", "dstKind", "graphId", NODE)
 _PEER_SHAPE = (*_COPY_SHAPE, "srcDeviceId", "dstDeviceId")
 _FILL_SHAPE = ("graphId", NODE)
 
+_COOPERATIVE = (1, 2)  # Sorts of launches, of one card or several. Source: CUPTI, ``CUpti_ActivityLaunchType``
 KEPT_SHAPES = 8_192
 """Ways in which kernels are launched that need not be described again in the next drain."""
 
@@ -281,6 +283,7 @@ def _kernel_shape(raw: str | None, **row: int) -> _Shape:
         graph=row["graphId"],
         node=row[NODE],
         channel=row["channelID"],
+        is_cooperative=row["launchType"] in _COOPERATIVE,
     )
     return _Shape(short_name(full) if raw else full, detail)
 
