@@ -80,7 +80,7 @@ def opening(every_us: float, _age_s: float) -> list[dict[str, Any]]:
         source: Any = lab._backend.fine_counter_source(names, round(every_us * 1e3))
         opened_s = time.perf_counter() - began_s
         reads, found = [], []
-        for _ in range(10):
+        for _ in range(3):
             time.sleep(source.period_s)
             began_s = time.perf_counter()
             found += source.read()
