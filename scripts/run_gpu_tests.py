@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ALONE = ("test_clock_cuda.py", "test_node_cuda.py", "test_cluster_cuda.py", "test_hazards_cuda.py")
-PROFILES = "test_pm_sampling_cuda.py"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,28 +46,22 @@ def run_tests(options: argparse.Namespace, more: Sequence[str]) -> int:
     """Run pytest; return its status, or that of the first run that failed.
 
     With several GPUs the clock's tests come by themselves: work on another card of the host delays the events they look at; and
-    those of a node and a cluster, and of hazards between cards, which see all cards. PM sampling always does, as in a process
-    that CUPTI has left it does not come back.
+    those of a node and a cluster, and of hazards between cards, which see all cards.
     """
     # pytest-benchmark, where a machine has it, warns under xdist, and a warning is an error here.
     command = [sys.executable, "-m", "pytest", "-p", "no:benchmark", *more]
-    if Path(options.tests).is_file():
+    if options.gpus == 1:
         return subprocess.run([*command, options.tests, f"--junitxml={options.report}"], check=False).returncode
-    groups = [[PROFILES], *([ALONE] if options.gpus > 1 else [])]
-    paths = [[f"{options.tests}/{name}" for name in group] for group in groups]
-    spread = ["-n", str(options.gpus), "--dist", "loadfile"] if options.gpus > 1 else []
-    runs = [[*spread, *(f"--ignore={path}" for group in paths for path in group), options.tests], *paths]
-    parts = [options.report, *(options.report.with_suffix(f".{place}.xml") for place in range(len(paths)))]
-    status = [
-        subprocess.run([*command, *run, f"--junitxml={part}"], check=False).returncode
-        for run, part in zip(runs, parts, strict=True)
-    ]
-    for part in parts[1:]:
-        if options.report.is_file() and part.is_file():
-            tree = ET.parse(options.report)
-            tree.getroot().extend(ET.parse(part).getroot())
-            tree.write(options.report, encoding="utf-8", xml_declaration=True)
-        part.unlink(missing_ok=True)
+    alone, part = [f"{options.tests}/{name}" for name in ALONE], options.report.with_suffix(".alone.xml")
+    ignored = [f"--ignore={path}" for path in alone]
+    spread = ["-n", str(options.gpus), "--dist", "loadfile", *ignored, options.tests, f"--junitxml={options.report}"]
+    runs = [spread, [*alone, f"--junitxml={part}"]]
+    status = [subprocess.run([*command, *run], check=False).returncode for run in runs]
+    if options.report.is_file() and part.is_file():
+        tree = ET.parse(options.report)
+        tree.getroot().extend(ET.parse(part).getroot())
+        tree.write(options.report, encoding="utf-8", xml_declaration=True)
+    part.unlink(missing_ok=True)
     return next((one for one in status if one), 0)
 
 

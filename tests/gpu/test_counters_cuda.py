@@ -153,7 +153,7 @@ def test_two_kernels_that_compute_are_measured_to_share_the_sms():
     blocks = 4 * cupy.cuda.Device().attributes["MultiProcessorCount"]  # half of what fits, and all that the SMs can do
     found = slowed(lambda _: busy((blocks,), (256,), (to, np.int32(100_000))))
     assert not any("they share the memory's bandwidth" in one.text for one in found)
-    assert [one.certainty for one in found if "they share the SMs" in one.text] == [Certainty.MEASURED]
+    assert {one.certainty for one in found if "they share the SMs" in one.text} == {Certainty.MEASURED}
 
 
 def test_what_a_call_moves_is_counted_by_sweeps_and_coruns_and_what_if_shares_it():

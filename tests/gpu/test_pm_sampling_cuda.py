@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -135,3 +137,22 @@ def test_it_goes_beside_the_counters_that_are_always_there():
     lanes = {lab.trace.lanes[code].name for code in np.unique(lab.trace.counters.lane)}
     assert "counters of GPU 0: CUPTI PM sampling" in lanes
     assert any(name.startswith("counters of GPU 0: NVML") for name in lanes)
+
+
+def test_it_comes_back_after_cupti_has_left_the_process():
+    code = """
+import torch
+from gpustreamlab import Session
+x = torch.ones(1 << 20, device="cuda")
+with Session("cuda", capture="kernels", counters=False) as lab:
+    x.add_(1)
+    lab.synchronize()
+with Session("cuda", capture="ranges", counters=False) as lab:
+    with lab.counters("sm"):
+        for _ in range(2_000):
+            x.add_(1)
+        lab.synchronize()
+    print(len(lab.trace.counters))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) > 100

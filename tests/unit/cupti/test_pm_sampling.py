@@ -224,6 +224,22 @@ def test_a_refusal_names_the_call_and_what_to_do_and_gives_everything_back(name,
     assert library.calls.count("cuptiPmSamplingDisable") == (name in {"cuptiPmSamplingStart", "cuptiPmSamplingSetConfig"})
 
 
+def test_cupti_is_brought_back_where_it_has_left_the_process_and_only_there():
+    library = FakeSampling()
+    cupti = Cupti(library, "libcupti.so")
+    for has_left in (False, True):
+        cupti.has_left = has_left
+        source = PmSampler(
+            cupti, ordinal=0, counters=["sm_active_percent"], every_ns=EVERY_NS, host_time_ns=time.perf_counter_ns
+        )
+        source.close()
+        begun = library.calls.index("cuptiProfilerInitialize")
+        brought = [name for name in library.calls[:begun] if "ubscribe" in name]
+        assert brought == (["cuptiSubscribe", "cuptiUnsubscribe"] if has_left else [])
+        library.calls.clear()
+    assert not cupti.has_left
+
+
 def test_an_older_cupti_and_a_card_that_cannot_are_told_so():
     with pytest.raises(CaptureUnavailableError, match=r"cuptiPmSamplingEnable gave -1.*CUDA 12\.6 or newer"):
         sampler(FakeSampling(missing=["cuptiPmSamplingEnable"]))

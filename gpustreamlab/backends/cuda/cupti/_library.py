@@ -104,7 +104,7 @@ class Cupti:
         self.sampled_cards: set[int] = set()
         """CUDA device numbers of the cards whose counters are sampled."""
         self.has_profiled = False
-        """Whether its profiler was used: CUPTI then stays in the process, as the profiler does not come back with it."""
+        """Whether its profiler was used: CUPTI then stays in the process."""
         self.has_left = False
         """Whether it was taken out of the process before."""
         self._subscriber: ctypes.c_void_p | None = None
@@ -195,6 +195,13 @@ class Cupti:
             self.call("cuptiUnsubscribe", handle)
         self.has_left = self.has_left or codes == [0]
         return codes == [0]
+
+    def bring_back(self) -> None:
+        """Have CUPTI in the process again where it has left: a subscriber does that, its profiler alone does not (13.0)."""
+        handle = ctypes.c_void_p()
+        if self.has_left and not self.call("cuptiSubscribe", ctypes.byref(handle), None, None):
+            self.call("cuptiUnsubscribe", handle)
+        self.has_left = False
 
     def tells_wall_time(self) -> bool:
         """Tell whether CUPTI's clock is the wall clock: torch.profiler sets its own at each start, and leaves it there."""

@@ -184,6 +184,7 @@ class PmSampler:
 
     def _choose(self, counters: list[str]) -> None:
         """Make the image that tells the card what to sample: of what is wanted, all that it has and can count at once."""
+        self._cupti.bring_back()
         self._call("cuptiProfilerInitialize")  # never undone: others in the process may profile by then, and it counts no users
         self._cupti.has_profiled = True
         # It takes the driver's handle of the device, which is its number.
@@ -349,11 +350,6 @@ class PmSampler:
             )
         if code == _HARDWARE_BUSY or (code == _INVALID_OPERATION and name in _CLAIMS):
             return f"{text} Another sampler has the card, and it has one: end ncu, nsys, DCGM's profiling, or the other block."
-        if code == _NOT_INITIALIZED and cupti.has_left:
-            return (
-                f"{text} CUPTI was taken out of this process when a session that recorded kernels was closed, and its profiler "
-                "does not come back. Restart the process, and sample before such a session is closed."
-            )
         if code == _NOT_INITIALIZED:
             return f"{text} It needs libnvperf_host.so and libnvperf_target.so beside {cupti.path}: install nvidia-cuda-cupti."
         if code in _DEVICE_REFUSED:
