@@ -27,7 +27,7 @@ from gpustreamlab.analysis._card_idle import card_idle
 from gpustreamlab.analysis._causes import LONGER, Found, find_causes
 from gpustreamlab.analysis._changes import Run, apart, host_waits, in_one_stream, launched_at_once, without_waits
 from gpustreamlab.analysis._device_causes import CODES, piece_of
-from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, OF_CALL_ROW, TEXTS
+from gpustreamlab.analysis._explain_text import LESS_LAUNCHES, OF_CALL_ROW, REST, TEXTS
 from gpustreamlab.analysis._explanation import LEAST_SHARE, Explanation, Finding, joined
 from gpustreamlab.analysis._host_findings import (
     CALLED,
@@ -660,7 +660,8 @@ def _finding(
     )
     is_slowed = code is Cause.SLOWED_DOWN
     counted, is_shown = counted_text(trace, code, held.call_row if is_slowed else before[before >= 0])
-    text = made.text + (_slowed_text(trace, held.call_row, held.waited_ns) if is_slowed else "") + counted
+    told = made.text.replace(REST, "") if counted else made.text  # what the rest is, was counted
+    text = told + (_slowed_text(trace, held.call_row, held.waited_ns) if is_slowed else "") + counted
     made = replace(made, text=text, certainty=Certainty.MEASURED if is_shown else made.certainty)
     if code not in OF_CALL_ROW:
         return made

@@ -294,6 +294,7 @@ def have_own_sms(trace: Trace, row: int, other: int) -> bool:
     return len(set(parts)) > 1 and min(parts) >= 0
 
 
+REST = "; the rest is memory, caches or clocks"
 _SHARE_OUT = "Share out the SMs: lab.partition(...); NCCL's blocks by NCCL_MAX_CTAS. "
 
 
@@ -329,7 +330,7 @@ def _shares_taken(trace: Trace, row: int, before: int, waited_ns: int) -> str:
         told += f", so that its {int(blocks[row]):,} blocks take {beside:,} turns in place of {alone:,}: {explains} of it"
         if share == 1.0:
             return f"{told}."
-    return f"{told}; the rest is memory, caches or clocks."
+    return f"{told}{REST}."
 
 
 def _each(trace: Trace, row: int) -> str:

@@ -16,7 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -192,7 +192,11 @@ def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:
         value, failure = None, ("", "")
         try:
             with _interruptible(number):
-                value = function(_require_session(), *args)
+                session = _require_session()
+                # What it makes outside of the session's streams is to be on the session's card, too.
+                cuda = None if session.device.simulated else session.xp.cuda
+                with nullcontext() if cuda is None else cuda.Device(session.device.ordinal):
+                    value = function(session, *args)
             value = _pack(value)
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
             value, failure = None, _told(error)

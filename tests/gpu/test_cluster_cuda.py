@@ -67,9 +67,23 @@ def release_together(session, at_ns):
     return called_ns
 
 
+def product(session):
+    """Make an array with no stream selected, use it on a stream; return where it was, and the session."""
+    x = session.xp.ones((64, 64), "float32")
+    session.stream("product")
+    with session.on("product", "product"):
+        total = float((x @ x).sum())
+    return x.device.id, session.device.ordinal, total
+
+
 def sleepy(_session):
     time.sleep(2)
     return "awake"
+
+
+def test_what_a_function_makes_outside_of_streams_is_on_the_session_s_card(lab):
+    for made_on, ordinal, total in lab.run(product).values():
+        assert (made_on, total) == (ordinal, 64.0**3)
 
 
 def test_kernels_of_both_arrive_while_a_cell_works_and_lie_where_the_host_says(lab):
