@@ -258,7 +258,7 @@ SHOWN = {
     "two_cards": lambda trace, made: len(trace.devices) == 2,
     "two_ranks": lambda trace, made: len(trace.stragglers()) > 0,
 }
-SMALLER = {"million": {"range(1_000)": "range(30)", "700": "15"}, "decode": {"256": "16"}}
+SMALLER = {"million": {"range(1_000)": "range(30)", "700": "15"}, "decode": {"256": "16", "range(24)": "range(2)"}}
 
 
 @pytest.mark.parametrize("name", SHOWN)
