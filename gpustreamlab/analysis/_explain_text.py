@@ -71,7 +71,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         Cause.COOPERATIVE: (
             "{work} is a cooperative launch, all blocks of which have to be on the SMs at once; {other} had some of these for "
             "{queued}.",
-            "Launch it first, with fewer blocks, or give the other one SMs of its own: lab.partition(...).",
+            "Give it no more blocks than fit beside the other one, which may have SMs of its own: lab.partition(...).",
         ),
         Cause.TIME_SLICED: (
             "{work} waited {queued} and began as {other} ended: two processes, or contexts, share the card by slices of time.",
@@ -166,7 +166,7 @@ _AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
         Cause.LEGACY_STREAM: "Launch it on a stream made by hipStreamCreateWithFlags(&stream, hipStreamNonBlocking).",
         Cause.LAZY_LOAD: "Run it once before you measure, or set HIP_ENABLE_DEFERRED_LOADING=0 before the process starts.",
         Cause.ALLOC_SYNC: "Allocate before the loop, or from a pool: hipMallocAsync, or the caching allocator of torch.",
-        Cause.COOPERATIVE: f"Launch it first, with fewer blocks, or give the other one compute units of its own: {_OWN_UNITS}.",
+        Cause.COOPERATIVE: f"Give it no more blocks than fit beside the other one, which may have its own units: {_OWN_UNITS}.",
         Cause.TIME_SLICED: "Put the work into one process, with streams.",
         Cause.PAGEABLE_COPY: "Let the host's side of the copy be pinned memory: hipHostMalloc, or tensor.pin_memory()."
         "{then_wait}",
