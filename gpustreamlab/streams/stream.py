@@ -246,7 +246,8 @@ class Stream(ProcessBound, StandsElsewhere):
     def _arrays_in(self, frame: FrameType) -> list[Any]:
         """Return the arrays that variables hold where code runs; none on a card, where a capture computes nothing."""
         names = {**frame.f_globals, **frame.f_locals} if self._backend.device.simulated else {}
-        return [array for value in names.values() for array in find_arrays(value)]
+        # Not a module's own ones: a __loader__ may lead to all that there is.
+        return [array for name, value in names.items() if not name.startswith("__") for array in find_arrays(value)]
 
     def hold(self, *objects: object) -> None:
         """Keep objects alive until what is enqueued now is done: what the work reads and writes. Nothing waits.
