@@ -8,6 +8,8 @@ PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
 # Another environment that is active would make IPython warn, in tests and notebooks.
 unexport VIRTUAL_ENV
+# Images set it; each of hundreds of processes would then compile the whole package, and pytest every test, anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo lab test test-long test-pythons lint types layers unit browser notebooks docs lite viewer gpu bench wheel release clean

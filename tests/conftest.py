@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -13,6 +14,11 @@ import pytest
 from hypothesis import settings
 
 from tests.helpers.long_runs import count
+
+# Workers share the cores. Threads of a matrix product that wait for each other's core spin, and took a third of all time;
+# this must be set before the first import of NumPy.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The same examples at each run, and no clock: a red run means a change, not a busy machine. Look further now and then with
 # --hypothesis-profile=default.

@@ -11,11 +11,10 @@ import tarfile
 import tomllib
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import gpustreamlab
-from scripts import make_lite, make_release, record_gallery, run_benchmarks, run_gpu_tests, run_notebook, try_pythons
+from scripts import make_lite, make_release, record_gallery, run_benchmarks, run_gpu_tests, try_pythons
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,32 +59,34 @@ def test_an_interpreter_that_is_too_old_is_refused(tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
-def cell(*outputs, tags=("show",)):
-    made = nbformat.v4.new_code_cell(outputs=list(outputs))
-    made.metadata["tags"] = list(tags)
-    return made
+@pytest.fixture
+def run_notebook():
+    """The script, imported late: a schema checker that comes with it takes 2 s, and every worker collects this file."""
+    from scripts import run_notebook
+
+    return run_notebook
 
 
-def stream(text, name="stdout"):
-    return nbformat.v4.new_output("stream", name=name, text=text)
+def test_what_was_learned_stands_below_its_heading(run_notebook):
+    v4 = run_notebook.nbformat.v4
 
+    def cell(*outputs):
+        return v4.new_code_cell(outputs=list(outputs), metadata={"tags": ["show"]})
 
-def test_what_was_learned_stands_below_its_heading():
+    def stream(text):
+        return v4.new_output("stream", name="stdout", text=text)
+
     one, table, empty = cell(stream("more\n1.5 times as fast\n")), cell(stream("more\na\nb\n")), cell()
     for made, count in ((one, 1), (table, 2), (empty, 3)):
         made.metadata[run_notebook.LEARNED] = count
-    headings = [
-        nbformat.v4.new_markdown_cell(text) for text in ("# Title\n\ntext", "## Is it fast?\n\ntext", "## 2. Table", "text")
-    ]
-    notebook = nbformat.v4.new_notebook(
-        cells=[*headings[:2], one, cell(stream("hidden")), headings[2], headings[3], table, empty]
-    )
+    headings = [v4.new_markdown_cell(text) for text in ("# Title\n\ntext", "## Is it fast?\n\ntext", "## 2. Table", "text")]
+    notebook = v4.new_notebook(cells=[*headings[:2], one, cell(stream("hidden")), headings[2], headings[3], table, empty])
     assert run_notebook.brief_text(notebook).splitlines() == [
         "Title", "  Is it fast? 1.5 times as fast", "  2. Table:", "    a", "    b",
     ]  # fmt: skip
 
 
-def test_a_missing_notebook_is_named(capsys):
+def test_a_missing_notebook_is_named(run_notebook, capsys):
     assert run_notebook.main(["gone.ipynb"]) == 1
     assert "no notebook gone.ipynb" in capsys.readouterr().err
 
