@@ -1,4 +1,4 @@
-"""One Chromium and one JupyterLab for all tests of a worker. A missing browser fails the tests; it never skips them."""
+"""Two Chromiums and one JupyterLab for all tests of a worker. A missing browser fails the tests; it never skips them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ QUIET = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    *("--disable-frame-rate-limit", "--disable-gpu-vsync"),  # tests wait for frames, not for a screen
 ]
+NO_SCREEN = ["--disable-frame-rate-limit", "--disable-gpu-vsync"]
+"""For tests that wait for frames of a drawn page. While a page loads, a tab's spinner would take a core for itself."""
 
 
 def pytest_collection_modifyitems(items):
@@ -29,17 +30,37 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def chromium():
+def launch():
+    """Return a function that starts a Chromium."""
     with sync_playwright() as playwright:
         path = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-        browser = playwright.chromium.launch(executable_path=path, args=QUIET, ignore_default_args=["--hide-scrollbars"])
-        yield browser
-        browser.close()
+
+        def launch_it(*more):
+            return playwright.chromium.launch(
+                executable_path=path, args=[*QUIET, *more], ignore_default_args=["--hide-scrollbars"]
+            )
+
+        yield launch_it
 
 
 @pytest.fixture(scope="session")
-def windows(chromium):
-    """Return the windows that the tests lend each other."""
+def chromium(launch):
+    browser = launch()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def windows(launch):
+    """Return the windows that the tests lend each other, for pages that are drawn warm."""
+    browser = launch(*NO_SCREEN)
+    yield Windows(browser)
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def loading_windows(chromium):
+    """Return the windows that the tests lend each other, for pages that are loaded."""
     return Windows(chromium)
 
 
@@ -47,7 +68,7 @@ def windows(chromium):
 def pytest_runtest_makereport(item):
     report = yield
     if report.failed:
-        for name in {"windows", "lab_windows"} & set(item.funcargs):
+        for name in {"windows", "loading_windows", "lab_windows"} & set(item.funcargs):
             item.funcargs[name].doubt()
     return report
 
@@ -80,13 +101,20 @@ def read(windows, tmp_path):
 
 
 @pytest.fixture
-def open_page(windows):
+def lend(loading_windows):
+    """Return a function that lends a window for pages that are loaded."""
+    with loading_windows.lending() as lend:
+        yield lend
+
+
+@pytest.fixture
+def open_page(windows, lend):
     """Return a function that opens a saved page in a browser window of its own; `warm` where it is no matter how it loads."""
-    with windows.lending() as lend:
+    with windows.lending() as lend_warm:
 
         def open_it(path, *, width=1200, height=800, scheme="light", javascript=True, warm=False):
             if warm:
-                return lend(Reader, width=width, height=height, color_scheme=scheme).draw(
+                return lend_warm(Reader, width=width, height=height, color_scheme=scheme).draw(
                     path.read_text(encoding="utf-8"), path
                 )
             opened = lend(Reader, width=width, height=height, color_scheme=scheme, java_script_enabled=javascript)

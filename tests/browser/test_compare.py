@@ -15,6 +15,7 @@ from tests.helpers.traces import (
     random_trace,
     repartition_trace,
 )
+from tests.helpers.windows import Heard
 
 pytestmark = pytest.mark.browser
 
@@ -119,14 +120,11 @@ def test_page_fits_its_width_and_follows_the_scheme(open_compared, width, scheme
     assert background == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")
 
 
-def test_in_a_notebook_the_frame_takes_the_height_of_its_content(chromium, tmp_path):
+def test_in_a_notebook_the_frame_takes_the_height_of_its_content(lend, tmp_path):
     # GIVEN the form that a notebook shows, in a page of its own
     path = tmp_path / "notebook.html"
     path.write_text(f"<!DOCTYPE html><body>{compare(pipeline_trace(), pipeline_trace(4))._repr_html_()}", encoding="utf-8")
-    page = chromium.new_page()
-    try:
-        page.goto(path.as_uri())
-        page.wait_for_function("document.querySelector('iframe').clientHeight > 600")
-        assert page.locator("details summary").count() == 1
-    finally:
-        page.close()
+    page = lend(Heard, width=1280, height=720).page
+    page.goto(path.as_uri())
+    page.wait_for_function("document.querySelector('iframe').clientHeight > 600")
+    assert page.locator("details summary").count() == 1

@@ -5,33 +5,32 @@ from __future__ import annotations
 import pytest
 
 from gpustreamlab.draw import inline_html, picture_html
+from tests.helpers.pages import wait_until_drawn
 from tests.helpers.traces import partition_trace, pipeline_trace
+from tests.helpers.windows import Heard
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def show(tmp_path, chromium):
-    contexts = []
+def show(tmp_path, lend):
+    shown = []
 
     def show_it(trace, *, about='data-jp-theme-light="true"', codes=(True, False), javascript=True, drawn=True):
         path = tmp_path / "notebook.html"
         forms = "".join(inline_html(trace, with_code=with_code) for with_code in codes)
         body = f"<body {about}>{forms}</body>"
         path.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{body}", encoding="utf-8")
-        context = chromium.new_context(viewport={"width": 900, "height": 900}, java_script_enabled=javascript)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("dialog", lambda dialog: pytest.fail(f"a name ran: {dialog.message}"))
+        shown.append(lend(Heard, width=900, height=900, java_script_enabled=javascript))
+        page = shown[-1].page
         page.goto(path.as_uri())
         if javascript and drawn:
             for frame in page.frames[1:]:
-                frame.wait_for_selector("html[data-drawn=yes]", state="attached")
+                wait_until_drawn(frame)
         return page
 
     yield show_it
-    for context in contexts:
-        context.close()
+    assert [heard.dialogs for heard in shown] == [[] for _ in shown], "a name ran"
 
 
 IS_AS_HIGH = """number => {
@@ -102,20 +101,19 @@ def test_frames_take_the_place_of_pictures_and_follow_the_look_of_their_page(sho
       first.remove()
       document.body.append(second.cloneNode(true))
     }""")
-    page.frames[-1].wait_for_selector("html[data-drawn=yes]", state="attached")
+    wait_until_drawn(page.frames[-1])
     assert page.locator("iframe").last.bounding_box()["height"] > 200
 
 
 @pytest.fixture
-def show_still(tmp_path, chromium):
+def show_still(tmp_path, lend):
     """Show a picture of a plan in a page with these attributes."""
     path = tmp_path / "still.html"
+    # A scheme that is emulated holds in frames as well.
+    page = lend(Heard, width=900, height=900, color_scheme="null").page
 
     def show_it(about):
         path.write_text(f"<!DOCTYPE html><body {about}>{picture_html(pipeline_trace())}</body>", encoding="utf-8")
-        page = chromium.new_page(
-            viewport={"width": 900, "height": 900}, color_scheme="null"
-        )  # a scheme that is emulated holds in frames as well
         page.goto(path.as_uri())
         return page
 
@@ -135,7 +133,6 @@ def test_still_follows_the_theme_without_a_script(show_still):
     for about, ink in STILLS:
         page = show_still(about)
         check_still(page, ink)
-        page.close()
 
 
 def check_still(page, ink):

@@ -9,6 +9,7 @@ import pytest
 
 from gpustreamlab import Session
 from tests.helpers.jupyter import NotebookPage
+from tests.helpers.windows import Heard
 
 pytestmark = pytest.mark.browser
 
@@ -72,12 +73,11 @@ LOOKS = """all => Object.fromEntries(all.map(row => {
 
 
 @pytest.fixture(scope="module")
-def opened(server, chromium):
-    context = chromium.new_context(viewport={"width": 1200, "height": 1100})
-    lab = Lab(context.new_page())
-    lab.open(server.write_notebook("partitions", [START, AGAIN]))
-    yield lab
-    context.close()
+def opened(server, lab_windows):
+    with lab_windows.lending() as lend:
+        lab = Lab(lend(height=1100))
+        lab.open(server.write_notebook("partitions", [START, AGAIN]))
+        yield lab
 
 
 @pytest.fixture
@@ -276,21 +276,17 @@ SHOW_ALONE = """async ([script, view]) => {
 
 
 @pytest.fixture
-def show_alone(chromium):
+def show_alone(lend):
     """Return a function that draws the partitioner of a session on a page of its own, without a kernel."""
-    contexts = []
 
     def show_it(session, width):
-        contexts.append(chromium.new_context(viewport={"width": width, "height": 800}))
-        page = contexts[-1].new_page()
+        page = lend(Heard, width=width, height=800).page
         widget = session.partitions.widget()
         page.set_content(f"<!doctype html><style>{widget._css}</style>")
         page.evaluate(SHOW_ALONE, [widget._esm, dict(widget.view)])
         return page
 
-    yield show_it
-    for context in contexts:
-        context.close()
+    return show_it
 
 
 @pytest.mark.parametrize(("width", "name"), [(600, "tokenizer_preprocessing_stream"), (1200, "s" * 63)])

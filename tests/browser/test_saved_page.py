@@ -21,6 +21,7 @@ from tests.helpers.traces import (
     pipeline_trace,
     random_trace,
 )
+from tests.helpers.windows import Heard
 
 pytestmark = pytest.mark.browser
 
@@ -105,14 +106,13 @@ def test_page_without_javascript_shows_the_picture_and_the_header_and_names_are_
 
 
 @pytest.mark.parametrize("part", ['id="gsl-data">', '"gsl-spans" hidden><script type="text/x-wide">'])
-def test_damaged_page_says_so_and_keeps_its_header(save, open_page, chromium, part):
+def test_damaged_page_says_so_and_keeps_its_header(save, lend, part):
     path = save(pipeline_trace())
     text = path.read_text(encoding="utf-8")
     begin = text.index(part) + len(part) + 40
     path.write_text(f"{text[:begin]}{'!' * 60}{text[begin + 60 :]}", encoding="utf-8")
-    page = chromium.new_page()
+    page = lend(Heard, width=1280, height=720).page
     page.goto(path.as_uri())
     page.wait_for_function("document.getElementById('gsl-state').textContent !== ''")
     assert "cannot be drawn in this browser" in page.inner_text("#gsl-state")
     assert "NVIDIA H200" in page.inner_text("header")
-    page.close()

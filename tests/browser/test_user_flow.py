@@ -92,29 +92,6 @@ def test_quickstart_from_the_first_cell_to_the_kept_file(notebook, server, chrom
     assert lab.errors == []
 
 
-def test_a_tab_that_slept_shows_what_came_meanwhile(lab):
-    lab.start_in_kernel("work(100, 0.01)")
-    lab.wait_for_more(0)
-    with lab.asleep():
-        lab.page.wait_for_timeout(1_500)  # longer than the cell takes
-    lab.wait_until("live.feed.store.spanCount === 100")
-
-    assert lab.page.locator(".gsl-live-state").text_content() == "live, follows now"
-    assert lab.errors == []
-
-
-def test_a_session_closed_after_a_reload_is_shown_to_its_end(lab):
-    lab.kernel("work(20)")
-    lab.reload()
-    lab.wait_for_views(1)
-    lab.kernel("work(5)\nlab.close()")
-    lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'closed'")
-
-    assert lab.spans() == 25
-    assert lab.page.locator(".gsl-live-banner").inner_text() == "The session is closed. This is all that was recorded."
-    assert lab.errors == []
-
-
 def test_a_kernel_that_dies_in_an_update_leaves_a_picture_and_a_notebook_that_works(lab):
     pid = int(lab.kernel("import os; print(os.getpid())"))
     lab.start_in_kernel("work(100_000, 0.001)")

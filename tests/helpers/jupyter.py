@@ -66,7 +66,10 @@ class NotebookPage:
             self.errors.append(text)
 
     def command(self, name, arguments=None):
-        return self.page.evaluate("([name, given]) => window.jupyterapp.commands.execute(name, given)", [name, arguments or {}])
+        """Run a command and wait for it; what it returns, often a whole widget, stays in the page."""
+        self.page.evaluate(
+            "async ([name, given]) => { await jupyterapp.commands.execute(name, given) }", [name, arguments or {}]
+        )
 
     def load(self, url):
         """Open a notebook: in the JupyterLab that is in the page, if all its tabs were closed, or in a new one."""
@@ -115,7 +118,8 @@ class LabWindows:
     """Windows that tests of one server lend each other: a notebook opens there for a third of what a new JupyterLab takes."""
 
     def __init__(self, browser):
-        self._browser, self._free, self._is_doubted = browser, [], False
+        # One context: a second JupyterLab takes its scripts from the cache of the first.
+        self._context, self._free, self._is_doubted = browser.new_context(), [], False
 
     @contextmanager
     def lending(self):
@@ -124,7 +128,7 @@ class LabWindows:
         self._is_doubted = False
 
         def lend(*, height=1000):
-            page = self._free.pop() if self._free else self._browser.new_context().new_page()
+            page = self._free.pop() if self._free else self._context.new_page()
             page.set_viewport_size({"width": 1200, "height": height})
             lent.append(page)
             return page
@@ -134,7 +138,7 @@ class LabWindows:
             if not self._is_doubted and page.evaluate(CLOSE_TABS):
                 self._free.append(page)
             else:
-                page.context.close()
+                page.close()
 
     def doubt(self):
         """Close the windows of a test that failed."""

@@ -49,6 +49,11 @@ def page_of(trace):
     return page
 
 
+def wait_until_drawn(page, timeout_ms=30_000):
+    """Wait until a page or a frame says that it has drawn: Playwright itself looks for it up to half a second later."""
+    page.wait_for_function("document.documentElement.dataset.drawn === 'yes'", polling=10, timeout=timeout_ms)
+
+
 def draw(page, text, path):
     """Draw a page in one of the browser: in its document, where that has drawn one before, or from a file at the path."""
     is_warm = page.evaluate("'gslRedraw' in window")
@@ -60,7 +65,7 @@ def draw(page, text, path):
     else:
         path.write_text(text, encoding="utf-8")
         page.goto(path.as_uri())
-    page.wait_for_selector("html[data-drawn=yes]", state="attached")
+    wait_until_drawn(page)
     if not is_warm:
         page.evaluate(MAKE_REDRAWABLE)
 

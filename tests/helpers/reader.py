@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tests.helpers.pages import draw, page_of
+from tests.helpers.pages import draw, page_of, wait_until_drawn
 from tests.helpers.windows import Heard
 
 LOAD_LIMIT_MS = 120_000
@@ -46,6 +46,17 @@ HEADS = """argument.map(paint => {
 })"""
 
 
+SPAN_BOX = f"""(async ([row, index]) => {{
+  const {{ top, bottom }} = w.tables.rows[row]
+  if (!w.isSeen(w.tables.rows[row])) w.scrollTo(top - w.lanesPx / 2)
+  await ({SETTLED})()
+  const figure = v.figureElement.getBoundingClientRect(), {{ start, end }} = s.row(row)
+  const [left, right] = [start, end].map(times => figure.left + w.pxAt(times[index]))
+  const [above, below] = [w.tables.rows[row].top, w.tables.rows[row].bottom].map(px => figure.top + w.yAt(px))
+  return [left, above, right, below]
+}})(argument)"""
+
+
 class Reader(Heard):
     """A page with one viewer, and the eyes and hands of who reads it."""
 
@@ -58,7 +69,7 @@ class Reader(Heard):
     def load(self, path):
         """Load a saved page as a browser does."""
         self.page.goto(path.as_uri(), timeout=LOAD_LIMIT_MS)
-        self.page.wait_for_selector("html[data-drawn=yes]", state="attached", timeout=LOAD_LIMIT_MS)
+        wait_until_drawn(self.page, LOAD_LIMIT_MS)
         self.settle()
         return self
 
@@ -105,12 +116,7 @@ class Reader(Heard):
 
     def span_box(self, row, index):
         """Return left, top, right, bottom of a span in px of the window, once its lane is in view."""
-        self.js("w.isSeen(w.tables.rows[argument]) || w.scrollTo(w.tables.rows[argument].top - w.lanesPx / 2)", row)
-        self.settle()
-        left, top = self.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
-        x = self.js("[s.row(argument[0]).start, s.row(argument[0]).end].map(times => w.pxAt(times[argument[1]]))", [row, index])
-        y = self.js("(({ top, bottom }) => [w.yAt(top), w.yAt(bottom)])(w.tables.rows[argument])", row)
-        return left + x[0], top + y[0], left + x[1], top + y[1]
+        return self.js(SPAN_BOX, [row, index])
 
     def place(self, row, index, share=0.5):
         """Return a point of a painted span, in px of the window."""

@@ -45,7 +45,8 @@ class Windows:
     def lending(self):
         """Lend a function that opens a window as a `Heard`, and take all of them back in the end.
 
-        What a test changes beyond the window's own properties (prototypes, `navigator`) needs `own=True`: no other gets it.
+        What a test changes beyond the window's own properties (prototypes, `navigator`) needs `own=True`: its document is
+        left for good.
         """
         lent = []
         self._is_doubted = False
@@ -54,7 +55,7 @@ class Windows:
             media = DEFAULT_MEDIA | {name: options.pop(name) for name in DEFAULT_MEDIA.keys() & options.keys()}
             if options.get("device_scale_factor") == 1:
                 del options["device_scale_factor"]
-            key = None if own else repr(sorted(options.items()))
+            key = (own, repr(sorted(options.items())))
             page = self._free[key].pop() if self._free[key] else self._browser.new_context(**options).new_page()
             page.set_viewport_size({"width": width, "height": height})
             page.emulate_media(**media)
@@ -64,11 +65,9 @@ class Windows:
         yield lend
         for key, heard in lent:
             heard.stop()
-            if key is None:
-                heard.page.context.close()
-            elif not heard.page.is_closed():
+            if not heard.page.is_closed():
                 heard.page.mouse.move(*OUTSIDE)
-                heard.page.goto("about:blank") if self._is_doubted else clear(heard.page)
+                heard.page.goto("about:blank") if key[0] or self._is_doubted else clear(heard.page)
                 self._free[key].append(heard.page)
 
     def doubt(self):

@@ -20,7 +20,9 @@ def write_notebook(path, *sources):
 
 
 def test_a_notebook_runs_in_its_folder_and_its_tagged_text_is_printed(tmp_path, capsys):
-    # GIVEN a notebook that writes into its working folder
+    # GIVEN a notebook that writes into its working folder, in which there is a page of an earlier run
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "partitions.html").write_text("of another notebook")
     source = "open('timeline.html', 'w').write('x'); print('table'); 6 * 7"
     notebook = write_notebook(tmp_path / "a.ipynb", source)
     before = notebook.read_bytes()
@@ -33,6 +35,7 @@ def test_a_notebook_runs_in_its_folder_and_its_tagged_text_is_printed(tmp_path, 
     assert status == 0
     assert "table\n42\n" in out
     assert str(tmp_path / "out" / "timeline.html") in out
+    assert "partitions.html" not in out
     assert notebook.read_bytes() == before
     assert nbformat.read(tmp_path / "done.ipynb", as_version=4).cells[0].execution_count == 1
 
@@ -67,17 +70,6 @@ def test_a_line_that_the_kernel_sends_in_pieces_is_one_line(tmp_path, capsys):
     assert len(nbformat.read(tmp_path / "out" / "a.ipynb", as_version=4).cells[0].outputs) > 2
     assert "    one line\n    and another\n" in capsys.readouterr().out
     assert (tmp_path / "out" / "a.txt").read_text() == "one line\nand another\n"
-
-
-def test_a_page_of_an_earlier_run_is_not_named(tmp_path, capsys):
-    (tmp_path / "timeline.html").write_text("of another notebook")
-    notebook = write_notebook(tmp_path / "a.ipynb", "open('partitions.html', 'w').write('x')")
-
-    assert run_notebook.main([str(notebook), "--folder", str(tmp_path)]) == 0
-
-    out = capsys.readouterr().out
-    assert str(tmp_path / "partitions.html") in out
-    assert "timeline.html" not in out
 
 
 def test_a_failing_cell_fails_with_its_traceback(tmp_path, capsys):
