@@ -193,10 +193,8 @@ def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:
         try:
             with _interruptible(number):
                 session = _require_session()
-                # What it makes outside of the session's streams is to be on the session's card, too.
-                cuda = None if session.device.simulated else session.xp.cuda
-                with nullcontext() if cuda is None else cuda.Device(session.device.ordinal):
-                    value = function(session, *args)
+                with nullcontext() if session.device.simulated else session.xp.cuda.Device(session.device.ordinal):
+                    value = function(session, *args)  # what it makes outside of streams is on that card, too
             value = _pack(value)
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
             value, failure = None, _told(error)
