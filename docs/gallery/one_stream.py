@@ -4,18 +4,20 @@ Work of one stream runs in order, so copies and kernels never run at once.
 """
 
 import gpustreamlab as gsl
-from gpustreamlab.workloads import copy_to_device, copy_to_host, spin
+from gpustreamlab.workloads import copy_to_device, copy_to_host
 
 lab = gsl.Session(title="One stream")
-host_in, host_out = (lab.memory.pinned_empty(1 << 23, "float32") for _ in range(2))
-device = lab.xp.empty(1 << 23, "float32")
+shape = (2_900, 2_900)
+host_in, host_out = (lab.memory.pinned_empty(shape, "float32") for _ in range(2))
+batch, result = (lab.xp.ones(shape, "float32") for _ in range(2))
 lab.stream("all")
-spin(lab, 1, stream="all")  # the first one is compiled
+with lab.on("all"):
+    lab.xp.matmul(batch, batch, out=result)  # the first one loads the kernel
 lab.synchronize()
 lab.clear()
 for _ in range(8):
     with lab.on("all", "batch"):
-        copy_to_device(lab, host_in, device)
-        spin(lab, 700_000)
-        copy_to_host(lab, device, host_out)
+        copy_to_device(lab, host_in, batch)
+        lab.xp.matmul(batch, batch, out=result)
+        copy_to_host(lab, result, host_out)
 lab.synchronize()

@@ -4,19 +4,22 @@ While one batch is computed, the next one is uploaded and the last one downloade
 """
 
 import gpustreamlab as gsl
-from gpustreamlab.workloads import copy_to_device, copy_to_host, spin
+from gpustreamlab.workloads import copy_to_device, copy_to_host
 
 lab = gsl.Session(title="Three streams")
-host_in, host_out = (lab.memory.pinned_empty(1 << 23, "float32") for _ in range(2))
-devices = [lab.xp.empty(1 << 23, "float32") for _ in range(8)]
+shape = (2_900, 2_900)
+host_in, host_out = (lab.memory.pinned_empty(shape, "float32") for _ in range(2))
+batches, results = ([lab.xp.ones(shape, "float32") for _ in range(8)] for _ in range(2))
 up, compute, down = (lab.stream(name) for name in ("upload", "compute", "download"))
-spin(lab, 1, stream=compute)  # the first one is compiled
+with lab.on(compute):
+    lab.xp.matmul(batches[0], batches[0], out=results[0])  # the first one loads the kernel
 lab.synchronize()
 lab.clear()
-for device in devices:
-    copy_to_device(lab, host_in, device, stream=up)
+for batch, result in zip(batches, results, strict=True):
+    copy_to_device(lab, host_in, batch, stream=up)
     compute.wait(up)
-    spin(lab, 700_000, stream=compute)
+    with lab.on(compute):
+        lab.xp.matmul(batch, batch, out=result)
     down.wait(compute)
-    copy_to_host(lab, device, host_out, stream=down)
+    copy_to_host(lab, result, host_out, stream=down)
 lab.synchronize()
