@@ -21,7 +21,7 @@ from gpustreamlab.programs._values import closed_over, is_of_session, is_plain, 
 
 CODE = (types.ModuleType, types.BuiltinFunctionType, type)
 _SEQUENCES = (list, tuple, deque, set, frozenset)
-_GONE = object()
+_PARTS = ("__defaults__", "__kwdefaults__", "__dict__")
 
 
 class Unseen(NamedTuple):
@@ -186,34 +186,35 @@ class Functions:
     """Copies of functions of the user's that keep something from call to call, to stand in the copies of all else."""
 
     def __init__(self, values: Iterable[Any]) -> None:
-        kept = {
-            id(one): one for one in values if is_user_function(one) and not all(is_plain(part) for _, part in _kept_by(one))
-        }
-        self._cells = {id(cell): (cell, types.CellType()) for one in kept.values() for cell in one.__closure__ or ()}
-        self._pairs = [(one, remade(one, closure=self._with_cells(one))) for one in kept.values()]
+        found = {id(one): one for one in values if is_user_function(one)}
+        kept = [one for one in found.values() if not all(is_plain(part) for _, part in _kept_by(one))]
+        closures = [pair for one in kept for pair in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)]
+        names = {id(cell): name for name, cell in closures}
+        self._cells = {id(cell): (cell, types.CellType()) for _, cell in closures}
+        self._pairs = [(one, remade(one, closure=self._with_cells(one))) for one in kept]
         self.copies: dict[int, Any] = {id(one): made for one, made in self._pairs}
         """Copies, by the identities of what they are of."""
+        self.kept: dict[str, Any] = {
+            f"{names[key]} in cell {key}": cell.cell_contents for key, (cell, _) in self._cells.items() if _is_bound(cell)
+        }
+        """What they keep, to be copied with all else."""
+        for number, one in enumerate(kept):
+            self.kept |= {f"{part} in {number}": getattr(one, part) for part in _PARTS}
 
     def _with_cells(self, function: types.FunctionType) -> tuple[types.CellType, ...]:
         return tuple(self._cells[id(cell)][1] for cell in function.__closure__ or ())
 
-    def kept(self) -> list[Any]:
-        """Return what they keep, to be copied with all else."""
-        cells = [{"cell": cell.cell_contents} if _is_bound(cell) else {} for cell, _ in self._cells.values()]
-        return [cells, [(one.__defaults__, one.__kwdefaults__, one.__dict__) for one, _ in self._pairs]]
-
-    def fill(self, copies: Sequence[Any]) -> None:
+    def fill(self, copies: Mapping[str, Any]) -> None:
         """Let the copies keep copies of that."""
-        for (_, new), held in zip(self._cells.values(), copies[0], strict=True):
-            if held:
-                new.cell_contents = held["cell"]
-        for (_, made), held in zip(self._pairs, copies[1], strict=True):
-            made.__defaults__, made.__kwdefaults__ = held[:2]
-            made.__dict__.update(held[2])
+        for name in self.kept:
+            part, _, place = name.partition(" in ")
+            if place.startswith("cell "):
+                self._cells[int(place[5:])][1].cell_contents = copies[name]
+            elif part == "__dict__":
+                self._pairs[int(place)][1].__dict__.update(copies[name])
+            else:
+                setattr(self._pairs[int(place)][1], part, copies[name])
 
 
 def _is_bound(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not _GONE
-    except ValueError:
-        return False
+    return cell != types.CellType()

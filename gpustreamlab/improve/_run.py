@@ -211,12 +211,12 @@ class Runner:
         memo: dict[int, Any] = {id(lab): session, id(lab.xp): session.xp, **functions.copies}
         for stream in lab.streams.values():
             memo[id(stream)] = _twin(session, stream)
-        kept = {"what functions keep": functions.kept()}
-        made, refusing = copied({**used, **shared, **kept}, lab._backend.duplicate, memo)
+        values = {**used, **shared, **functions.kept}
+        made, refusing = copied(values, lab._backend.duplicate, memo)
         if refusing:
-            name, kind = refusing[0], type({**used, **shared, **kept}[refusing[0]])
+            name, kind = refusing[0], type(values[refusing[0]])
             raise refused(f"{name.partition(' in ')[0]!r}, a {kind.__module__}.{kind.__qualname__}, cannot be copied")
-        functions.fill(made["what functions keep"])  # type: ignore[arg-type]
+        functions.fill(made)
         changes: _Changes = [
             (space, {name: made[f"{name} in {number}"] for name in space.values()}) for number, space in enumerate(spaces)
         ]

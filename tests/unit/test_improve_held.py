@@ -197,6 +197,17 @@ def test_what_is_no_value_is_named_and_what_differs_each_time_too(lab):
     assert found.notes == ("Not compared between runs: rest, a generator; net.began, another value in each run.",)
 
 
+def test_what_a_closure_holds_and_cannot_be_copied_is_refused_by_name(lab):
+    numbers = (one for one in "ab")
+
+    def step():
+        return next(numbers)
+
+    with pytest.raises(ProgramError, match="'numbers', a builtins.generator, cannot be copied"):
+        lab.improve("step()", namespace={"lab": lab, "step": step})
+    assert next(numbers) == "a"
+
+
 def test_an_open_file_is_refused_by_name(lab, tmp_path):
     with (tmp_path / "data").open("w") as file, pytest.raises(ProgramError, match=r"'file', a _io\.TextIOWrapper"):
         lab.improve("file.write('x')", namespace={"lab": lab, "file": file})
