@@ -197,7 +197,7 @@ def two_buffers(run: Run) -> Run | None:
 def by_role(run: Run) -> Run | None:
     """Give uploads, kernels and downloads a stream each."""
     places = {UPLOAD: 0, KERNEL: 1, DOWNLOAD: 2}
-    return _spread(run, [places.get(work.kind, 1) for work in run.program.works], ROLES)
+    return spread(run, [places.get(work.kind, 1) for work in run.program.works], ROLES)
 
 
 def _kinds_of(program: Program) -> dict[int, set[int]]:
@@ -252,10 +252,10 @@ def in_streams(run: Run, count: int) -> Run | None:
         else:
             lanes.append(turn % count)
             turn += 1
-    return _spread(run, lanes, (*(f"kernels-{number}" for number in range(1, count + 1)), *ROLES[::2]))
+    return spread(run, lanes, (*(f"kernels-{number}" for number in range(1, count + 1)), *ROLES[::2]))
 
 
-def _spread(run: Run, lanes: Sequence[int], names: tuple[str, ...]) -> Run | None:
+def spread(run: Run, lanes: Sequence[int], names: tuple[str, ...]) -> Run | None:
     """Give the work other streams; only data order it then, so nothing may be opaque, and no partition or priority be set."""
     program = run.program
     if any(program.seats) or any(program.priorities) or not run.memory.is_known or len(set(lanes)) < 2:

@@ -57,6 +57,12 @@ class Draft:
         """All names that stand in it."""
         return frozenset().union(*(reads | writes for reads, writes in map(names_of, self.tree.body)))
 
+    @property
+    def stored(self) -> frozenset[str]:
+        """All attributes that it sets."""
+        parts = (one for one in ast.walk(self.tree) if isinstance(one, ast.Attribute))
+        return frozenset(one.attr for one in parts if isinstance(one.ctx, ast.Store))
+
     def new_name(self, wanted: str) -> str:
         """Return a name that nothing in it has."""
         taken = {one.arg for one in ast.walk(self.tree) if isinstance(one, ast.arg)} | self.names

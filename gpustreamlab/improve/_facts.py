@@ -34,7 +34,7 @@ _TAKE_IN = ("asarray", "array", "set")
 class Facts:
     """What is known of one draft by one run."""
 
-    def __init__(self, draft: Draft, look: Look, trace: Trace, backend: Backend, session: Any) -> None:
+    def __init__(self, draft: Draft, look: Look, trace: Trace, backend: Backend, session: Any, known: str | None) -> None:
         self.draft = draft
         self.trace = trace
         self.look = look
@@ -48,7 +48,8 @@ class Facts:
         works = self.run.program.works
         self.site_of = self._sites([int(trace.queued_ns[work.row]) for work in works])
         """Which statement launched each work."""
-        self.session_name = next((name for name, value in self.values() if value is session), None)
+        named = (name for name, value in self.values() if session is not None and value is session)
+        self.session_name = next(named, None if known in draft.names else known)
 
     def _sites(self, times_ns: list[int]) -> list[int]:
         if not len(self._began_ns):
@@ -117,6 +118,19 @@ class Facts:
         jumps = (ast.Return, ast.Raise, ast.Assert, *TRIES)
         tried = [one for one in self.parents[place] if isinstance(self.statements[one], TRIES)]
         return [*tried, *(one for one in region if isinstance(self.statements[one], jumps))]
+
+    def list_of(self, place: int) -> int:
+        """Return a number for the list of statements that one stands in."""
+        return id(self._lists[place])
+
+    def turns_of(self, loop: int) -> list[int]:
+        """Return of each work in which turn of a loop it was launched; -1 for none."""
+        inside = self.within(loop)
+        began_ns = self._began_ns[self._place == inside[1]]
+        return [
+            int(np.searchsorted(began_ns, self.trace.queued_ns[work.row], side="right")) - 1 if site in inside[1:] else -1
+            for work, site in zip(self.run.program.works, self.site_of, strict=True)
+        ]
 
     def loop_of(self, place: int) -> int | None:
         """Return the outermost loop that a statement stands in."""
@@ -206,6 +220,11 @@ class Facts:
         for (number, _), site in zip(calls, sites, strict=True):
             found.setdefault(site, []).append(number)
         return found
+
+    def has_waits(self, places: Iterable[int]) -> bool:
+        """Tell whether the host waits in some statements for less than all: what waits for all may be behind the program."""
+        calls = self.run.program.calls
+        return any(not calls[number].is_of_device for place in places for number in self.waiting.get(place, ()))
 
     def needs_wait(self, place: int) -> bool:
         """Tell whether the host may need that a statement waits, by what it copies behind it."""

@@ -17,21 +17,21 @@ import numpy as np
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis import Overlap, explain
-from gpustreamlab.analysis._changes import with_cost_of_calls
 from gpustreamlab.analysis._explanation import Finding
-from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.errors import OptionError, ProgramError
-from gpustreamlab.improve import _graph, _loops, _torch, _waits
+from gpustreamlab.improve import _graph, _loops, _split, _streams, _torch, _waits
 from gpustreamlab.improve._draft import Draft, forwarded, read_draft
 from gpustreamlab.improve._facts import Facts
 from gpustreamlab.improve._run import Look, Outcome, Runner, refused
-from gpustreamlab.improve._waits import Variant
+from gpustreamlab.improve._waits import Variant, predicted_gain
+from gpustreamlab.improve._why import why_not
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.programs._values import closed_over
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.tuning._measure import clock_notes, interval
+from gpustreamlab.typing import Cause
 
 if TYPE_CHECKING:
     from gpustreamlab.session import Session
@@ -41,29 +41,36 @@ LEAST_SHARE = 0.01
 BLOCKS = 7
 """How often the old and the new program are run in turn, on a card; on the simulated device each run takes the same."""
 MOST_KEPT = 8
+MOST_TOLD = 5
+"""So many values that cannot be compared are named."""
 SMALL_BYTES = 1 << 18
 """So much more memory of the device is no matter, however little the program took."""
-MAKERS: tuple[Callable[[Facts], Iterator[Variant]], ...] = (
-    _waits.unread_values,
-    _waits.late_values,
-    _waits.host_waits,
-    _waits.blocking_gets,
-    _waits.stream_waits,
-    _waits.hindered,
-    _torch.uploads,
-    _torch.fetches,
-    _loops.pinned_sources,
-    _loops.batches_of_one,
-    _loops.joined_phases,
-    _loops.more_buffers,
-    _loops.by_role,
-    _loops.streams_before,
-    _loops.in_turn,
-    _loops.whole_card,
-    _loops.first_of_all,
-    _graph.replayed,
-)
-"""What makes variants, what is simplest first."""
+_HOST, _COPY = (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM), Cause.PAGEABLE_COPY
+_PHASES = (Cause.EVENT_WAIT, Cause.NOT_OFFERED, Cause.HOST_LATE)
+MAKERS: Mapping[Callable[[Facts], Iterator[Variant]], tuple[Cause, ...]] = {
+    _waits.unread_values: _HOST,
+    _waits.late_values: _HOST,
+    _waits.host_waits: _HOST,
+    _waits.blocking_gets: (_COPY, *_HOST),
+    _waits.stream_waits: (Cause.EVENT_WAIT,),
+    _waits.hindered: (*_HOST, Cause.EVENT_WAIT),
+    _torch.uploads: (_COPY, *_HOST),
+    _torch.fetches: (_COPY, *_HOST),
+    _loops.pinned_sources: (_COPY,),
+    _loops.batches_of_one: _PHASES,
+    _loops.joined_phases: _PHASES,
+    _loops.more_buffers: (Cause.EVENT_WAIT,),
+    _streams.by_role: (Cause.SAME_LANE,),
+    _streams.independent: (Cause.SAME_LANE,),
+    _streams.turns: (Cause.SAME_LANE,),
+    _streams.streams_before: (Cause.LAUNCH_BOUND, Cause.HOST_CALL),
+    _loops.in_turn: (Cause.HOST_LATE, Cause.QUEUE_FULL),
+    _streams.whole_card: (Cause.PARTITION_SMALL,),
+    _streams.first_of_all: (Cause.GRID_FILLS_DEVICE,),
+    _split.other_numbers: (Cause.PARTITION_SMALL,),
+    _graph.replayed: (Cause.LAUNCH_BOUND,),
+}
+"""What makes variants, what is simplest first, each with the findings that it is meant to mend."""
 
 
 class Kept(NamedTuple):
@@ -77,6 +84,8 @@ class Kept(NamedTuple):
     """What it gained, in ns: the median of the differences of runs in turns."""
     interval_ns: tuple[float, float]
     """Where that median lies, by the bootstrap: 95%."""
+    mends: tuple[Cause, ...] = ()
+    """The findings that it was made for, and those that are gone with it."""
 
 
 class Left(NamedTuple):
@@ -88,6 +97,17 @@ class Left(NamedTuple):
     """What it was predicted to gain, in ns; None where that is not known."""
     why: str
     """Why it was not kept."""
+    mends: tuple[Cause, ...] = ()
+    """The findings that it was made for."""
+
+
+class Advice(NamedTuple):
+    """A finding of the program as it is now, which no change that was tried mends."""
+
+    finding: Finding
+    """What was found, with its predicted gain and what to do."""
+    why: str
+    """Why it was not made by machine."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -102,8 +122,8 @@ class Improvement(Reported):
     """What was changed, each on top of those before it."""
     left: tuple[Left, ...]
     """What was tried and not kept, and why."""
-    advice: tuple[Finding, ...]
-    """What would gain more and cannot be made by machine, with its predicted gain."""
+    advice: tuple[Advice, ...]
+    """What would gain more and was not made by machine, with its predicted gain, and why."""
     before: Trace
     """A run of the program as it was."""
     after: Trace
@@ -150,13 +170,16 @@ class Improvement(Reported):
         return f"{before} is {after} now, {self.speedup:.2f} times as fast, with {count_text(len(self.kept), 'change')}"
 
     def _report(self) -> Report:
-        kept = [(one.title, _gain(one.predicted_ns), _measured(one)) for one in self.kept]
-        left = [(one.title, _gain(one.predicted_ns), one.why) for one in self.left]
-        advice = [(str(one.code), format_ns(one.saves_ns), one.fix) for one in self.advice]
+        kept = [(_against(one), _gain(one.predicted_ns), _measured(one)) for one in self.kept]
+        left = [(_against(one), _gain(one.predicted_ns), one.why) for one in self.left]
+        advice = [
+            (str(one.code), format_ns(one.saves_ns), f"{why[:1].upper()}{why[1:]}. What to do: {one.fix}")
+            for one, why in self.advice
+        ]
         tables = (
             _table("Kept, each on top of those before it", ("kept", "predicted", "measured"), kept, lead="measured "),
             _table("Tried and not kept", ("not kept", "predicted", "why"), left),
-            _table("Advice, which no machine follows", ("advice", "predicted", "what to do"), advice),
+            _table("Advice, not made by machine", ("advice", "predicted", "why not, and what to do"), advice),
         )
         notes = (
             "Results, prints and exceptions are those of the program as it was, and no race is new.",
@@ -185,6 +208,11 @@ def _with_wall(times: Overlap, walls_ns: Sequence[int]) -> Overlap:
     wall_ns = int(np.median(walls_ns))
     idle_ns = np.eye(1, len(times.concurrency_ns), dtype=np.int64)[0] * (wall_ns - times.wall_ns)
     return replace(times, wall_ns=wall_ns, concurrency_ns=times.concurrency_ns + idle_ns)
+
+
+def _against(one: Kept | Left) -> str:
+    """Return what was done, and which findings it is against."""
+    return f"{one.title}, against {' and '.join(one.mends)}" if one.mends else one.title
 
 
 def _gain(gain_ns: int | None) -> str:
@@ -297,9 +325,10 @@ class _Search:
         self._is_simulated = runner.lab.device.simulated
         self._kept: list[Kept] = []
         self._left: dict[str, Left] = {}
+        self._meant: dict[str, tuple[Cause, ...]] = {}  # Which findings changes are made for, by their titles
         self._notes: dict[str, None] = {}
         self._base = self._first_run()  # What all are compared with
-        self._now, self._outcome = draft, self._base
+        self._now, self._outcome, self._findings = draft, self._base, _findings_of(self._base)
         self._samples: tuple[list[int], list[int]] = [self._base.wall_ns], [self._base.wall_ns]
 
     def run(self) -> None:
@@ -310,6 +339,8 @@ class _Search:
             best = next(iter(self._gaining(tried)), None)
             if best is None and (self._kept or not any(self._keep(pair) for pair in self._pairs(tried))):
                 break
+            for one in self._gaining(tried)[1:]:
+                self._leave(one, f"it gains {format_ns(one.gain_ns)}, and another change was made that gains as much or more")
             if best is not None and not self._keep([best]):
                 self._leave(best, "its gain is within the noise")
                 if not any(self._keep([one]) for one in self._gaining(tried) if one is not best):
@@ -321,20 +352,38 @@ class _Search:
             more_s = max(60, 4 * self._seconds)
             self._notes[f"Not all was tried in {self._seconds:g} s: give it more, lab.improve(..., seconds={more_s:g})."] = None
         before_ns, after_ns = self._samples
-        least_ns = LEAST_SHARE * self._outcome.wall_ns
         titles = {one.title for one in self._kept}
+        found = {one.code for one in self._findings}.union(*(one.mends for one in self._kept))
+        left = [
+            one._replace(mends=tuple(code for code in self._meant[title] if code in found))
+            for title, one in self._left.items()
+            if title not in titles
+        ]
         return Improvement(
             source=self._now.text,
             diff=self._given.diff(self._now),
             kept=tuple(self._kept),
-            left=tuple(one for title, one in self._left.items() if title not in titles),
-            advice=tuple(one for one in explain(self._outcome.trace).findings if one.saves_ns >= least_ns),
+            left=tuple(left),
+            advice=tuple(self._advice(left)),
             before=self._base.trace,
             after=self._outcome.trace,
             before_ns=tuple(before_ns),
             after_ns=tuple(after_ns),
             notes=tuple(self._notes),
         )
+
+    def _advice(self, left: Sequence[Left]) -> Iterator[Advice]:
+        """Yield what there is still to gain, with what was tried for it; else with why nothing was."""
+        facts = self._look_at(self._now) if self._findings and not self._is_over() else None
+        for one in self._findings:
+            tried = [f"{change.title}: {change.why}" for change in left if one.code in change.mends]
+            if tried:
+                why = f"tried and not kept, {'; '.join(tried)}"
+            else:
+                why = (
+                    why_not(facts, one.code) if facts is not None else f"its {self._seconds:g} s were over before it was tried"
+                )
+            yield Advice(one, why)
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._until_s
@@ -349,10 +398,18 @@ class _Search:
         if first.error is not None:
             raise first.error
         again = self._runner.run(self._given, compares=True)
-        differing = first.differs_from(again, self._tolerance, again.untouched)
+        self._varying = frozenset(name for name in first.differing(again, self._tolerance) if "." in name)
+        differing = first.differs_from(again, self._tolerance, again.untouched | self._varying)
         if differing:
             raise refused(f"of two runs on the same inputs {differing}")
+        self._note_unseen([*again.unseen, *(f"{name}, another value in each run" for name in sorted(self._varying))])
         return again
+
+    def _note_unseen(self, told: Sequence[str]) -> None:
+        """Take note of what is not compared."""
+        if told:
+            more = f"; and {len(told) - MOST_TOLD:,} more" if len(told) > MOST_TOLD else ""
+            self._notes[f"Not compared between runs: {'; '.join(told[:MOST_TOLD])}{more}."] = None
 
     # Variants
 
@@ -361,7 +418,11 @@ class _Search:
         if not np.isin(outcome.trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]).any():
             return []  # it launches nothing
         facts = self._look_at(draft)
-        made = [(variant, _predicted(facts, variant)) for make in MAKERS for variant in make(facts)]
+        made = []
+        for make, causes in MAKERS.items():
+            for variant in make(facts):
+                self._meant[variant.title] = causes
+                made.append((variant, predicted_gain(facts, variant)))
         least_ns = LEAST_SHARE * outcome.wall_ns
         promising = [one for one in made if one[1] is None or one[1] >= least_ns]
         for variant, predicted_ns in promising:
@@ -378,7 +439,7 @@ class _Search:
             outcome = self._runner.run(draft, look)
         kinds = type(self._runner.lab)
         session = next((value for names in look.kinds for value in names.values() if isinstance(value, kinds)), None)
-        return Facts(draft, look, outcome.trace, self._runner.lab._backend, session)
+        return Facts(draft, look, outcome.trace, self._runner.lab._backend, session, self._runner.session_name)
 
     def _try(self, made: Iterable[tuple[Variant, int | None]], before: Outcome) -> Iterator[_Tried]:
         for variant, predicted_ns in made:
@@ -402,7 +463,7 @@ class _Search:
         """Say why a variant may not be kept, whatever it gains."""
         unsure = outcome.differing(self._base, self._tolerance) & self._base.untouched
         untouched = self._runner.run(draft, compares=True).untouched if unsure else unsure
-        differing = outcome.differs_from(self._base, self._tolerance, untouched & self._base.untouched)
+        differing = outcome.differs_from(self._base, self._tolerance, untouched & self._base.untouched | self._varying)
         if differing:
             return differing
         race = outcome.new_hazard(self._base)
@@ -430,7 +491,7 @@ class _Search:
     # Keeping
 
     def _leave(self, one: _Tried, why: str) -> None:
-        self._left.setdefault(one.variant.title, Left(one.variant.title, one.predicted_ns, why))
+        self._left[one.variant.title] = Left(one.variant.title, one.predicted_ns, why)
 
     def _keep(self, changes: Sequence[_Tried]) -> bool:
         """Keep changes if the last of them gains beyond the noise against the program as it is now; measured in turns."""
@@ -443,7 +504,11 @@ class _Search:
         outcome = changes[-1].outcome
         told_ns = [one.predicted_ns for one in changes if one.predicted_ns is not None]
         title = ", and ".join(one.variant.title for one in changes)
-        self._kept.append(Kept(title, sum(told_ns) if told_ns else None, int(np.median(gains_ns)), (low, high)))
+        before, self._findings = self._findings, _findings_of(outcome)
+        gone = {one.code for one in before} - {one.code for one in self._findings}
+        meant = gone.union(*(self._meant[one.variant.title] for one in changes))
+        mends = tuple(dict.fromkeys(one.code for one in before if one.code in meant))
+        self._kept.append(Kept(title, sum(told_ns) if told_ns else None, int(np.median(gains_ns)), (low, high), mends))
         self._samples = samples if self._now is self._given else self._in_turns(self._given, draft)
         self._now, self._outcome = draft, outcome
         return True
@@ -465,20 +530,9 @@ class _Search:
         return taken
 
 
-def _predicted(facts: Facts, variant: Variant) -> int | None:
-    """Return what a change is predicted to gain, in ns; None where nothing is known."""
-    if variant.predict is None:
-        return None
-    gain_ns, share = 0, 0
-    try:
-        for run in facts.pieces:
-            changed = variant.predict(run)
-            if changed is not None:
-                share += 1
-                gain_ns += replay(run.program).wall_ns - replay(with_cost_of_calls(run, changed, run.wait_ns).program).wall_ns
-    except Impossible:
-        return None
-    return gain_ns if share else None
+def _findings_of(outcome: Outcome) -> tuple[Finding, ...]:
+    """Return what is predicted to gain more than is too little to be worth another program."""
+    return tuple(one for one in explain(outcome.trace).findings if one.saves_ns >= LEAST_SHARE * outcome.wall_ns)
 
 
 def _why_no_gain(tried: _Tried, before: Outcome) -> str:

@@ -14,8 +14,6 @@ import numpy as np
 from gpustreamlab._util.arrays import find_arrays, find_owner
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
-from gpustreamlab.analysis._program import DOWNLOAD, KERNEL, UPLOAD
-from gpustreamlab.analysis._replay import has_full_sms
 from gpustreamlab.improve._draft import Draft, parsed, walk_statements
 from gpustreamlab.improve._facts import Facts, names_bound, selection
 from gpustreamlab.improve._run import names_loaded, parts_of_statement
@@ -26,7 +24,6 @@ LEAST_BLOCK = 4
 """From so many launches of one stream in a row on they are launched in turn."""
 MOST_MORE = 2
 """So many more buffers are tried."""
-ROLES = {UPLOAD: "uploads", DOWNLOAD: "downloads"}
 
 
 # Memory of the host
@@ -124,12 +121,12 @@ def _phase_of(one: ast.stmt) -> _Phase | None:
             body = [ast.Expr(ast.Call(ast.Attribute(ast.Name(made, ast.Load()), "append", ast.Load()), [part], []))]
             before = parsed(f"{made} = []") if isinstance(one if around is None else around.body[0], ast.Assign) else []
     leaves = any(isinstance(part, (ast.Break, ast.Continue, ast.Return)) for inner in body for part in ast.walk(inner))
-    if items is None or not _is_simple(items) or leaves:
+    if items is None or not is_simple(items) or leaves:
         return None
     return _Phase(name, items, body if around is None else [ast.With(around.items, body)], before, [])
 
 
-def _is_simple(items: ast.expr) -> bool:
+def is_simple(items: ast.expr) -> bool:
     """Tell whether it is the same items each time: a variable, or a range."""
     is_range = isinstance(items, ast.Call) and isinstance(items.func, ast.Name) and items.func.id == "range"
     return isinstance(items, ast.Name) or is_range
@@ -277,108 +274,6 @@ def _events_in(loop: ast.For) -> list[tuple[str, bool]]:
     return [(name, is_named) for name, (is_named, is_of_turn_before) in found.items() if is_of_turn_before]
 
 
-# Streams
-
-
-def by_role(facts: Facts) -> Iterator[Variant]:
-    """Give copies each way a stream of their own, where all work of a loop is on one stream; data order what they do."""
-    works = facts.run.program.works
-    for loop in sorted({one for unit in facts.units if (one := facts.loop_of(unit)) is not None}):
-        inside = [unit for unit in facts.units if loop in facts.parents[unit]]
-        kinds = {unit: {works[number].kind for number in facts.units[unit]} for unit in inside}
-        lanes = facts.lanes_of([one for unit in inside for one in facts.within(unit)])
-        moving = {unit: ROLES[kind] for unit, own in kinds.items() if len(own) == 1 for kind in own if kind in ROLES}
-        is_mixed = {*moving} != {*inside}
-        if len(lanes) != 1 or not moving or not is_mixed or facts.session_name is None or not facts.run.memory.is_known:
-            continue
-        if facts.hindering(max(facts.within(loop))):
-            continue
-        calls = [one for one in ast.walk(facts.statements[loop]) if isinstance(one, ast.Call)]
-        if any(ast.unparse(one.func).endswith((".record", ".synchronize", ".query")) for one in calls):
-            continue  # these are of the one stream, and would not wait for the others
-        waiting = {one for one in facts.within(loop) if facts.unit_of(one) not in moving} & facts.waiting.keys()
-        if waiting and facts.is_touched(facts.within(loop), facts.memory_of_copies(facts.within(loop))):
-            continue  # so does what a function waits for, or a value
-        yield from _with_roles(facts, loop, inside, moving, *lanes)
-
-
-def _with_roles(facts: Facts, loop: int, inside: Sequence[int], moving: dict[int, str], lane: int) -> Iterator[Variant]:
-    editor = Editor(facts)
-    home, lab = facts.text_of_lane(lane), facts.session_name
-    if home is None:
-        return
-    names = {role: editor.draft.new_name(role) for role in dict.fromkeys(moving.values())}
-    unit_of = [facts.unit_of(site) for site in facts.site_of]
-    follows = {(unit_of[before], unit_of[after]) for before, after in facts.run.memory.edges()}
-    text_of = {unit: names[moving[unit]] if unit in moving else home for unit in inside}
-    for unit in inside:
-        others = [before for before in inside if text_of[before] != text_of[unit]]
-        needed = dict.fromkeys(text_of[before] for before in others if (before, unit) in follows)
-        one = editor.at(unit)
-        editor.insert(unit, parsed("\n".join(f"{text_of[unit]}.wait({other})" for other in needed)))
-        if unit in moving and selection(one) is not None:
-            one.items[0].context_expr.args[0] = ast.Name(names[moving[unit]], ast.Load())
-        elif unit in moving:
-            around = parsed(f"with {lab}.on({names[moving[unit]]}):\n    pass")
-            around[0].body = [one]  # type: ignore[attr-defined]
-            editor.replace(unit, around)
-    made = [f'{name} = {lab}.stream("{role}")' for role, name in names.items()]
-    put_before_all(editor, loop, made)
-    editor.insert(loop, parsed("\n".join(f"{name}.wait({home})" for name in names.values())))
-    editor.insert(loop, parsed("\n".join(f"{home}.wait({name})" for name in names.values())), behind=True)
-    roles = " and ".join(names)
-    yield Variant(f"{roles} have streams of their own", editor.tidy(), changes.by_role)
-
-
-def streams_before(facts: Facts) -> Iterator[Variant]:
-    """Make streams before the loop that makes one in each turn."""
-    session = facts.session_name
-    for loop in sorted(one for one in facts.executed if facts.loop_of(one) is None):
-        match facts.statements[loop]:
-            case ast.For(target=ast.Name(id=item), iter=items, body=body) if _is_simple(items):
-                parts = [part for inner in body for part in ast.walk(inner) if isinstance(part, ast.Call)]
-                calls = [part for part in parts if ast.unparse(part.func) == f"{session}.stream"]
-                names = {one.id for call in calls for one in ast.walk(call) if isinstance(one, ast.Name)}
-                if len({*map(ast.dump, calls)}) == 1 and names <= {item, str(session)}:
-                    editor = Editor(facts)
-                    name = editor.draft.new_name("made")
-                    _Replace(ast.dump(calls[0]), ast.parse(f"{name}[{item}]", mode="eval").body).visit(editor.at(loop))
-                    made = editor.draft.quoted(ast.unparse(calls[0]))
-                    put_before_all(editor, loop, [f"{name} = {{{item}: {made} for {item} in {ast.unparse(items)}}}"])
-                    yield Variant("streams are made before the loop", editor.tidy(), changes.streams_before)
-
-
-class _Replace(ast.NodeTransformer):
-    """Puts an expression in place of another one."""
-
-    def __init__(self, old: str, new: ast.expr) -> None:
-        self._old, self._new = old, new
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        return self._new if ast.dump(node) == self._old else self.generic_visit(node)  # type: ignore[return-value]
-
-
-def first_of_all(facts: Facts) -> Iterator[Variant]:
-    """Let a stream go before all others, where kernels wait for SMs."""
-    program = facts.run.program
-    lanes = sorted({work.lane for work in program.works if work.kind == KERNEL})
-    for lane in lanes if 2 <= len(lanes) <= changes.MOST_FIRST and has_full_sms(program) else ():
-        editor, level, name = Editor(facts), min(program.priorities) - 1, facts.lane_name(lane)
-        calls = [one for one in ast.walk(editor.draft.tree) if isinstance(one, ast.Call) and _makes_stream(facts, one, name)]
-        for call in calls:
-            call.keywords.append(ast.keyword("priority", ast.parse(str(level), mode="eval").body))
-        if calls:
-            predict = partial(changes.with_priorities, levels={lane: level})
-            yield Variant(f"{name} goes before all other streams, by its priority", editor.tidy(), predict)
-
-
-def _makes_stream(facts: Facts, node: ast.Call, name: str) -> bool:
-    match node:
-        case ast.Call(ast.Attribute(value=ast.Name(id=session), attr="stream"), [ast.Constant(value=given)], keywords):
-            return (session, given) == (facts.session_name, name) and not any(one.arg == "priority" for one in keywords)
-    return False
-
-
 # Launches
 
 
@@ -400,18 +295,3 @@ def in_turn(facts: Facts) -> Iterator[Variant]:
         text = f"[{item} for {turn} in range({sizes[0]}) for {item} in {name}[{turn}::{sizes[0]}]]"
         editor.at(place).iter = ast.parse(text, mode="eval").body
         yield Variant(f"items of {name} are launched in turn", editor.tidy(), changes.in_turn)
-
-
-# SMs
-
-
-def whole_card(facts: Facts) -> Iterator[Variant]:
-    """Let streams use all SMs."""
-    editor = Editor(facts)
-    names = []
-    for node in ast.walk(editor.draft.tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "stream":
-            names += [ast.unparse(one.value) for one in node.keywords if one.arg == "partition"]
-            node.keywords = [one for one in node.keywords if one.arg != "partition"]
-    if names:
-        yield Variant("streams use all SMs, and no partition", editor.tidy(), changes.whole_card)

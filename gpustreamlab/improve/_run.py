@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.improve._draft import Draft, walk_statements
+from gpustreamlab.improve._held import CODE, Functions, Space, Unseen, leaves, other_values, same, spaces_of
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CallLog, bytes_of, instrumented, is_user_function, root_of_type
-from gpustreamlab.programs._check import _near, _on_host, _same, kept_random_state
+from gpustreamlab.programs._check import _near, kept_random_state
 from gpustreamlab.programs._source import names_of_code
 from gpustreamlab.programs._values import closed_over, copied, is_of_session
 from gpustreamlab.streams.stream import Event, Stream
@@ -38,8 +40,8 @@ _LIBRARY_CHANCE = frozenset(
 )
 """Functions of CuPy, torch and the simulated device's arrays that draw from a generator of the whole process."""
 _ASKS = frozenset({"input", "breakpoint"})
-_Changes = list[tuple[dict[str, Any], dict[str, Any]]]
-"""Namespaces of modules, each with what some of its names are to mean."""
+_Changes = list[tuple[Space, Mapping[str, Any]]]
+"""Modules and classes, each with what some of their names are to mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,11 @@ class Outcome:
     trace: Trace
     device_bytes: int  # How much memory its arrays took, at most
     untouched: frozenset[str] = frozenset()  # What was the same in front of it, where that was asked for
+
+    @property
+    def unseen(self) -> list[str]:
+        """What it holds that cannot be compared, and what each is."""
+        return [f"{name}, {one.kind}" for name, one in self.values.items() if isinstance(one, Unseen)]
 
     def differs_from(self, other: Outcome, tolerance: float | None, untouched: frozenset[str] = frozenset()) -> str:
         """Say what is not as in another run; empty where all is equal, bit for bit or within the tolerance.
@@ -72,9 +79,9 @@ class Outcome:
 
         def is_same(name: str, value: Any) -> bool:
             if name not in self.values:
-                return next(find_arrays(value), None) is None
+                return not isinstance(value, np.ndarray)
             found = self.values[name]
-            return _same(value, found) or (tolerance is not None and _near(value, found, tolerance))
+            return same(value, found) or (tolerance is not None and _near(value, found, tolerance))
 
         return frozenset(name for name, value in other.values.items() if not is_same(name, value))
 
@@ -95,6 +102,11 @@ class Runner:
         self._values = values  # What its names mean
         self._arguments = arguments
 
+    @property
+    def session_name(self) -> str | None:
+        """What a program may call the session, though it does not."""
+        return next((name for name, value in self._values.items() if value is self.lab and not name.startswith("_")), None)
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Let the session of the user's record nothing in a ``with`` block; what the program did to it stays as it was."""
@@ -114,9 +126,9 @@ class Runner:
                 session = type(lab)(lab._backend, title="improve", hazards="report" if is_watched else "off", counters=False)
             if lab.layout is not None:
                 session.partition(lab.layout)
-            names, globals_of_users = self._copies(session, draft)
-            with kept_random_state(lab._backend), redirect_stdout(printed), _changed(globals_of_users):
-                call, named = self._call_of(draft, names, look)
+            names, changes = self._copies(session, draft)
+            with kept_random_state(lab._backend), redirect_stdout(printed), other_values(changes):
+                call, named = self._call_of(draft, names, look, changes)
                 session.synchronize()
                 had = _data_of(named()) if compares else {}
                 session.synchronize()
@@ -143,7 +155,7 @@ class Runner:
                 return Outcome(
                     wall_ns=wall_ns,
                     values=data,
-                    untouched=frozenset(name for name, value in had.items() if name in data and _same(value, data[name])),
+                    untouched=frozenset(name for name, value in had.items() if name in data and same(value, data[name])),
                     printed=printed.getvalue(),
                     error=error,
                     hazards=hazards,
@@ -156,19 +168,17 @@ class Runner:
                     session.close()
 
     def _call_of(
-        self, draft: Draft, names: dict[str, Any], look: Look | None
+        self, draft: Draft, names: dict[str, Any], look: Look | None, changes: _Changes
     ) -> tuple[Callable[[], object], Callable[[], dict[str, Any]]]:
         """Return what is to be measured, prepared; and what gives the variables that it leaves behind."""
         arguments = [names.pop(f"argument {place}") for place in range(len(self._arguments))]
         inputs = names.keys() & draft.names
-        scope = names if look is None else look.scope(names)
+        scope, shared = names if look is None else look.scope(names), partial(_shared, changes)
         if draft.definition is None:
             code = draft.compiled(draft.body if look is None else look.told(draft.body), FILENAME)
             return (
                 lambda: exec(code, scope),  # noqa: S102 - the user's program
-                lambda: {
-                    name: scope[name] for name in scope if (name in inputs or name not in self._values) and _counts(scope[name])
-                },
+                lambda: shared() | {name: scope[name] for name in scope if name in inputs or name not in self._values},
             )
         definition = copy.deepcopy(draft.definition)
         definition.decorator_list = []
@@ -177,78 +187,51 @@ class Runner:
             measured.body = look.told(measured.body)  # type: ignore[attr-defined]
         exec(draft.compiled([definition], FILENAME), scope)  # noqa: S102 - the user's program
         function = scope[definition.name]
-        given: dict[str, Any] = {f"argument {place}": one for place, one in enumerate(arguments) if _counts(one)}
+        given: dict[str, Any] = {f"argument {place}": one for place, one in enumerate(arguments)}
+        given |= {name: scope[name] for name in inputs}
         if draft.inner is None:
-            left = {name: scope[name] for name in inputs if _counts(scope[name])}
-            return lambda: given.update({"what it returns": function(*arguments)}), lambda: {**given, **left}
+            return lambda: given.update({"what it returns": function(*arguments)}), lambda: {**shared(), **given}
         work = function(*arguments)
         return (
             lambda: given.update({"what it returns": work()}),
-            lambda: {**given, **{one.key: one.value for one in closed_over(work) if _counts(one.value)}},
+            lambda: {**shared(), **given, **{one.key: one.value for one in closed_over(work)}},
         )
 
     def _copies(self, session: Session, draft: Draft) -> tuple[dict[str, Any], _Changes]:
         """Return what names mean, with copies of all that a run may change; this session in place of the user's.
 
-        And the same for functions and methods of the user's, which look names up in their modules: what is to stand there.
+        And what is to stand in modules and classes of the user's, in which functions and methods look names up.
         """
-        lab = self.lab
-        known = dict(self._values)
-        functions = [
-            one
-            for value in [*(known[name] for name in draft.names if name in known), *self._arguments]
-            for one in reached(value)
-            if is_user_function(one)
-        ]
-        spaces = {id(one.__globals__): one.__globals__ for one in functions}
-        looked_up = {name for one in functions for name in names_of_code(one.__code__) if name in known}
-        inside = {name for name in looked_up if any(space.get(name) is known[name] for space in spaces.values())}
-        used = {name: known[name] for name in sorted(draft.names & known.keys() | inside)}
+        lab, known = self.lab, dict(self._values)
+        used = {name: known[name] for name in sorted(draft.names & known.keys())}
         used |= {f"argument {place}": one for place, one in enumerate(self._arguments)}
-        memo: dict[int, Any] = {id(lab): session, id(lab.xp): session.xp}
+        seen = [*used.values(), *(one for value in used.values() for one in reached(value))]
+        spaces, functions = spaces_of(seen, draft.stored), Functions(seen)
+        shared = {f"{name} in {number}": one for number, space in enumerate(spaces) for name, one in space.values().items()}
+        memo: dict[int, Any] = {id(lab): session, id(lab.xp): session.xp, **functions.copies}
         for stream in lab.streams.values():
             memo[id(stream)] = _twin(session, stream)
-        made, shared = copied(used, lab._backend.duplicate, memo)
-        if shared:
-            kind = type(used[shared[0]])
-            raise refused(f"{shared[0]!r}, a {kind.__module__}.{kind.__qualname__}, cannot be copied")
-        changes = [
-            (space, {name: made[name] for name in inside if space.get(name) is used[name] is not made[name]})
-            for space in spaces.values()
+        values = {**used, **shared, **functions.kept}
+        made, refusing = copied(values, lab._backend.duplicate, memo)
+        if refusing:
+            name, kind = refusing[0], type(values[refusing[0]])
+            raise refused(f"{name.partition(' in ')[0]!r}, a {kind.__module__}.{kind.__qualname__}, cannot be copied")
+        functions.fill(made)
+        changes: _Changes = [
+            (space, {name: made[f"{name} in {number}"] for name in space.values()}) for number, space in enumerate(spaces)
         ]
-        return {**known, **made}, changes
+        return {**known, **{name: made[name] for name in used}}, changes
 
 
-@contextmanager
-def _changed(changes: _Changes) -> Iterator[None]:
-    """Give variables of modules other values in a ``with`` block."""
-    before = [(space, {name: space[name] for name in new}) for space, new in changes]
-    try:
-        with delayed_interrupts():
-            for space, new in changes:
-                space.update(new)
-        yield
-    finally:
-        with delayed_interrupts():
-            for space, old in before:
-                space.update(old)
+def _shared(changes: _Changes) -> dict[str, Any]:
+    """Return what modules and classes hold."""
+    found = ((space.name, *item) for space, _ in changes for item in space.values().items())
+    return {f"{name} in {owner}": one for owner, name, one in found}
 
 
 def _data_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what variables hold, on the host; items of containers by themselves."""
-    return {
-        name: one
-        for variable, value in values.items()
-        if not is_of_session(value)
-        for name, one in _leaves(variable, _on_host(value))
-    }
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    yield (name, value) if not items else (f"len({name})", len(value))
-    for key, one in items:
-        yield from _leaves(f"{name}[{key!r}]", one)
+    """Return what variables hold, on the host; what they lead to by itself."""
+    return {name: one for variable, value in values.items() if _counts(value) for name, one in leaves(variable, value)}
 
 
 def _most_used(trace: Trace) -> int:
@@ -278,8 +261,7 @@ def refused(why: str) -> ProgramError:
 
 def _counts(value: Any) -> bool:
     """Tell whether a variable is compared: what it leads to may be data."""
-    code = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, Stream, Event)
-    return not isinstance(value, code) and not is_of_session(value)
+    return not isinstance(value, (*CODE, Stream, Event)) and not is_of_session(value)
 
 
 class Look:

@@ -10,7 +10,8 @@ from typing import Any
 
 from gpustreamlab._util.arrays import is_array
 from gpustreamlab.analysis import _changes as changes
-from gpustreamlab.analysis._changes import Run
+from gpustreamlab.analysis._changes import Run, with_cost_of_calls
+from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.improve._draft import Draft, parsed
 from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_pure, is_reading, names_bound, root_of, selection
 from gpustreamlab.improve._run import names_loaded
@@ -28,6 +29,22 @@ class Variant:
     draft: Draft
     predict: Callable[[Run], Run | None] | None = None  # The same change of a recorded run; None where none is known
     why_not: str = ""  # Why it is not made, where it might gain: then the draft is as it was
+
+
+def predicted_gain(facts: Facts, variant: Variant) -> int | None:
+    """Return what a change is predicted to gain, in ns; None where nothing is known."""
+    if variant.predict is None:
+        return None
+    gain_ns, share = 0, 0
+    try:
+        for run in facts.pieces:
+            changed = variant.predict(run)
+            if changed is not None:
+                share += 1
+                gain_ns += replay(run.program).wall_ns - replay(with_cost_of_calls(run, changed, run.wait_ns).program).wall_ns
+    except Impossible:
+        return None
+    return gain_ns if share else None
 
 
 class Editor:
@@ -121,7 +138,7 @@ def call_of(one: ast.stmt) -> ast.Call | None:
 
 def host_waits(facts: Facts) -> Iterator[Variant]:
     """Leave out waits of the host; streams wait for each other where their data ask for it, and the host once, at the end."""
-    sites = [place for place in sorted(facts.executed) if _is_synchronize(facts, place) and _can_leave_out(facts, place)]
+    sites = [place for place in sorted(facts.executed) if is_synchronize(facts, place) and _can_leave_out(facts, place)]
     for chosen in [sites, *([[one] for one in sites] if len(sites) > 1 else [])]:
         made = _without_host_waits(facts, chosen) if chosen else None
         if made is not None:
@@ -130,11 +147,12 @@ def host_waits(facts: Facts) -> Iterator[Variant]:
             )
 
 
-def _is_synchronize(facts: Facts, place: int) -> bool:
+def is_synchronize(facts: Facts, place: int) -> bool:
     """Tell whether a statement is a wait of the host, and not the last: who called the program may read what that is for."""
     call = call_of(facts.statements[place])
     is_it = call is not None and isinstance(call.func, ast.Attribute) and call.func.attr in _SYNCHRONIZES and not call.args
-    return is_it and (facts.loop_of(place) is not None or any(unit > place for unit in facts.units))
+    is_between = min(facts.site_of, default=place) < place < max(facts.units, default=place)
+    return is_it and (facts.loop_of(place) is not None or is_between)  # in front of all, and behind, it is the caller's
 
 
 def _can_leave_out(facts: Facts, place: int) -> bool:
@@ -160,7 +178,7 @@ def hindered(facts: Facts) -> Iterator[Variant]:
     """Tell which waits stay only for what did not run, or for what may leave the loop: by each of these."""
     stopped = dict[tuple[int, ...], list[int]]()
     for place in sorted(facts.executed):
-        is_wait = place in facts.waiting and (place in facts.reading or _is_synchronize(facts, place))
+        is_wait = place in facts.waiting and (place in facts.reading or is_synchronize(facts, place))
         if is_wait and not facts.needs_wait(place):
             stopped.setdefault(tuple(_stopping(facts, place) or ()), []).append(place)
     for stops, places in stopped.items():
@@ -174,12 +192,15 @@ def hindered(facts: Facts) -> Iterator[Variant]:
 
 def _reasons(facts: Facts, places: Iterable[int]) -> str:
     """Say for which statements waits stay, with their lines."""
-    found = []
-    for one, is_unseen in ((facts.statements[place], place in facts.unseen) for place in places):
-        text = short_text(ast.unparse(one).partition("\n")[0])
-        where = f"line {one.lineno}, {text}," if hasattr(one, "given") else text
-        found.append(f"{where} {'did not run, and may need the wait' if is_unseen else 'may jump over the wait'}")
-    return "; ".join(found)
+    why = {True: "did not run, and may need the wait", False: "may jump over the wait"}
+    return "; ".join(f"{place_text(facts, place)}, {why[place in facts.unseen]}" for place in places)
+
+
+def place_text(facts: Facts, place: int) -> str:
+    """Return what a statement is, with its line if the source has it."""
+    one = facts.statements[place]
+    text = short_text(ast.unparse(one).partition("\n")[0])
+    return f"line {one.lineno}, {text}" if hasattr(one, "given") else text
 
 
 def _lanes_awaited(facts: Facts, place: int) -> set[int] | None:
@@ -449,10 +470,18 @@ def stream_waits(facts: Facts) -> Iterator[Variant]:
     if not facts.run.memory.is_known or facts.hindering():
         return
     for place in sorted(facts.executed):
-        if _is_stream_wait(facts, place) and not _is_of_host(facts, place):
+        if _is_stream_wait(facts, place) and not _is_of_host(facts, place) and not _is_of_caller(facts, place):
             editor = Editor(facts)
             editor.replace(place, [])
             yield Variant(f"{told(facts, [place])} is left out", editor.tidy(), changes.fine_waits)
+
+
+def _is_of_caller(facts: Facts, place: int) -> bool:
+    """Tell whether a wait is for a stream on which the program has launched nothing by then, so for what was there before."""
+    other, loop = _stream_names(facts, place)[1], facts.loop_of(place)
+    last = place if loop is None else max(facts.within(loop))
+    pairs = zip(facts.site_of, facts.run.program.works, strict=True)
+    return other is not None and other not in {facts.lane_name(work.lane) for site, work in pairs if site <= last}
 
 
 def _is_of_host(facts: Facts, place: int) -> bool:
@@ -495,7 +524,7 @@ def _stream_names(facts: Facts, place: int) -> tuple[str | None, str | None]:
 
 def _stream_name(facts: Facts, place: int, part: ast.expr | None) -> str | None:
     match part:
-        case ast.Constant(value=str(name)):
+        case ast.Constant(value=str(name)) | ast.Call(func=ast.Attribute(attr="stream"), args=[ast.Constant(value=str(name))]):
             return name
         case ast.Name(id=variable):
             value = facts.look.kinds[place].get(variable)

@@ -461,6 +461,8 @@ def copied(
 
 def _copied_function(function: types.FunctionType, memo: dict[int, Any]) -> types.FunctionType:
     """Return a function with copies of the arrays that it closes over or has as defaults; itself where it has none."""
+    if id(function) in memo:
+        return memo[id(function)]  # type: ignore[no-any-return]
     if next(find_arrays(function), None) is None:
         return function
     cells = tuple(types.CellType(copy.deepcopy(cell.cell_contents, memo)) for cell in function.__closure__ or ())

@@ -139,3 +139,83 @@ def test_a_graph_of_a_stream_computes_anew_with_each_launch(lab):
     lab.synchronize()
     assert x.get().tolist() == [22.0] * 4
     graph.close()
+
+
+def on_one_stream(lab):
+    """Copy, add and multiply in one stream: turns share nothing but what they read."""
+    images = lab.memory.pinned_empty((COUNT, SIDE, SIDE), "float32")
+    images[...] = np.random.default_rng(5).random(images.shape, "float32")
+    frames = [lab.xp.empty((SIDE, SIDE), "float32") for _ in range(COUNT)]
+    out = [lab.xp.empty((SIDE, SIDE), "float32") for _ in range(COUNT)]
+    work = lab.stream("work")
+
+    def process():
+        for n in range(COUNT):
+            with lab.on(work):
+                frames[n].set(images[n])
+                lab.xp.multiply(frames[n], 2, out=out[n])
+                for _ in range(20):
+                    lab.xp.sqrt(out[n], out=out[n])
+        return out
+
+    return process
+
+
+def test_work_on_one_stream_goes_on_several_or_it_is_told_why_not(lab):
+    found = lab.improve(on_one_stream, lab, seconds=90)
+
+    print(found)
+    told = {code for one in (*found.kept, *found.left) for code in one.mends} | {one.finding.code for one in found.advice}
+    worth_ns = 0.02 * np.median(found.before_ns)
+    assert {one.code for one in found.before.explain().findings if one.saves_ns >= worth_ns} <= told
+    assert np.median(found.after_ns) <= 1.02 * np.median(found.before_ns)
+    if any("turns of the loop" in one.title for one in found.kept):
+        assert found.speedup > 1.05
+
+
+def test_partitions_get_other_numbers_only_where_these_are_faster(lab):
+    def split(lab):
+        lab.partition(small=16, rest="rest")
+        x, y = (lab.xp.ones((SIDE, SIDE), "float32") for _ in "ab")
+        for name in ("small", "rest"):
+            lab.stream(name, partition=name)
+
+        def work():
+            assert lab.stream("small").sm_count < lab.device.sm_count
+            for _ in range(8):
+                with lab.on("small"):
+                    lab.xp.sqrt(x, out=x)
+                    x @ x
+                with lab.on("rest"):
+                    lab.xp.sqrt(y, out=y)
+            return x, y
+
+        return work
+
+    found = lab.improve(split, lab, seconds=90)
+
+    print(found)
+    assert all(one.interval_ns[0] > 0 for one in found.kept)
+    tried = [one for one in (*found.kept, *found.left) if one.title.startswith("partitions have")]
+    assert tried or found.advice, str(found)
+
+
+class Sums:
+    """Keeps what a program of CuPy gives."""
+
+    def __init__(self):
+        self.total, self.seen = 0.0, []
+
+    def add(self, value):
+        self.total += float(value)
+        self.seen.append(self.total)
+
+
+def test_objects_are_compared_and_stay_as_they_were(lab):
+    sums, x = Sums(), lab.xp.ones((SIDE, SIDE), "float32")
+    found = lab.improve(
+        "y = x @ x\nsums.add(y.sum())\nz = x + y\nsums.add(z.max())", seconds=30, namespace={"lab": lab, "x": x, "sums": sums}
+    )
+
+    assert (sums.total, sums.seen) == (0.0, [])
+    assert not any("Not compared" in one for one in found.notes), found.notes

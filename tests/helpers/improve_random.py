@@ -274,13 +274,16 @@ def held(value):
 
 
 class _Writer:
-    def __init__(self, seed, *, keeps):
+    def __init__(self, seed, *, keeps, is_alone=False):
         self.dice = random.Random(seed)
+        self.is_alone = is_alone  # all is on one stream, or on the default stream
         self.keeps = self.dice.random() < 0.5 or keeps  # what work makes, so that no memory is used again
         self.count = self.dice.randint(3, 5)
         self.used = STREAMS[: self.dice.choice((1, 2, 2, 3, 3))]
         self.has_one_frame = self.dice.random() < 0.4
         self.source = self.dice.choice(("photos", "photos", "pinned_photos", "staging"))
+        if is_alone:
+            self.used, self.has_one_frame = (self.dice.choice(("a", "")),), self.dice.random() < 0.2
         self.care = self.dice.choice((0.8, 1.0, 1.0))  # how often work is ordered where its stream changes
 
     def program(self):
@@ -303,8 +306,11 @@ class _Writer:
         return RandomProgram("\n".join(prepare), "\n".join(body))
 
     def loops(self):
-        """One loop that does all with each item, or one for each step."""
+        """One loop that does all with each item, or one for each step; alone also no loop, with one item after the other."""
         steps = self.steps()
+        if self.is_alone and self.dice.random() < 0.4:
+            yield from (f"n = {n}\n" + "\n".join(steps) for n in range(2))
+            return
         if self.dice.random() < 0.25 and not self.has_one_frame and self.source != "staging":
             steps = [re.sub(r"\by\b", "made[n]", step) for step in steps]
             yield f"made = [None] * {self.count}"
@@ -322,6 +328,8 @@ class _Writer:
     def steps(self):
         """What is done with an item, in its order, each on some stream."""
         dice, frame = self.dice, "frame" if self.has_one_frame else "frames[n]"
+        if self.is_alone:
+            return self.steps_alone(frame)
         lines, before = [], None
         kinds = ["upload", *dice.choices(("product", "scale", "total", "value", "noise", "seldom"), k=dice.randint(0, 3))]
         kinds.insert(1, "product" if dice.random() < 0.8 else "scale")
@@ -337,6 +345,20 @@ class _Writer:
             lines.append(self.order(before, first))
         return lines
 
+    def steps_alone(self, frame):
+        """Chains that need nothing of each other for a while, from an item, from what there is, or from the turn before."""
+        dice, (stream,) = self.dice, self.used
+        lines, known = self.upload(stream, frame), ["kernel", frame]
+        for name in ("y", *dice.choices("yzw", k=dice.randint(2, 5))):
+            first = dice.choice([*known, known[-1]])
+            lines += self.on(stream, f"{name} = {first} {dice.choice('@@@*+')} {dice.choice(['kernel', *known])}")
+            known.append(name)
+        kinds = dice.choices(("total", "value", "download", "fetch", "printed", "keep", "unread"), k=dice.randint(1, 2))
+        lines += [line for kind in kinds for line in getattr(self, kind)(stream, frame)]
+        if self.has_one_frame or self.source == "staging":
+            lines.append("lab.synchronize()")
+        return lines
+
     def order(self, before, after):
         return self.dice.choice(
             (
@@ -350,6 +372,8 @@ class _Writer:
         )
 
     def on(self, stream, *lines):
+        if not stream:
+            return [*lines]
         head = self.dice.choice((f'lab.on("{stream}")', f"lab.on({stream})", f'lab.on({stream}, "step")'))
         return ["\n".join([f"with {head}:", *(f"    {line}" for line in lines)])]
 
@@ -391,7 +415,8 @@ class _Writer:
     def download(self, stream, frame):
         lines = self.on(stream, "y.get(out=back[n], blocking=False)")
         if self.dice.random() < 0.4:
-            lines += [self.dice.choice((f"{stream}.synchronize()", "lab.synchronize()")), "values.append(float(back[n].max()))"]
+            waits = ["lab.synchronize()", *[f"{stream}.synchronize()"] * bool(stream)]
+            lines += [self.dice.choice(waits), "values.append(float(back[n].max()))"]
         return lines
 
     def fetch(self, stream, frame):
@@ -410,9 +435,12 @@ class _Writer:
         return ["out.append(y)"]
 
 
-def random_program(seed, *, keeps=False):
-    """Return a program that is right: the same for the same seed. One that keeps all arrays is so with any pool of memory."""
-    written = (_Writer(1000 * seed + again, keeps=keeps).program() for again in itertools.count())
+def random_program(seed, *, keeps=False, is_alone=False):
+    """Return a program that is right: the same for the same seed. One that keeps all arrays is so with any pool of memory.
+
+    One that is alone has all on one stream.
+    """
+    written = (_Writer(1000 * seed + again, keeps=keeps, is_alone=is_alone).program() for again in itertools.count())
     return next(one for one in written if not any(on_paper(one.text, seldom).met for seldom in SELDOM))
 
 

@@ -19,7 +19,7 @@ CEILINGS = {
     "doors": (5_378, 16),
     "draw": (5_370, 15),
     "exchange": (6_350, 25),
-    "improve": (2_890, 9),
+    "improve": (3_650, 13),
     "memory": (1_710, 6),
     "model": (3_060, 9),
     "notebook": (3_060, 11),

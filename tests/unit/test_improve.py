@@ -237,18 +237,19 @@ def test_nothing_of_the_users_is_changed(lab):
     assert lab.memory.hazards().hazard_count == 1, "the session watches again: that copy did not wait for the stream"
 
 
-def test_ctrl_c_leaves_all_as_it_was(lab, text):
-    class Calls:
-        count = 0
+def test_ctrl_c_leaves_all_as_it_was(lab, text, monkeypatch):
+    synchronize, calls = type(lab).synchronize, []
 
-    def interrupt():
-        Calls.count += 1
-        if Calls.count > 3:
+    def interrupted(session):
+        calls.append(session)
+        if session is not lab and len(calls) > 30:
             raise KeyboardInterrupt
+        synchronize(session)
 
     spans = len(lab.trace)
+    monkeypatch.setattr(type(lab), "synchronize", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        lab.improve(f"interrupt()\n{text}", namespace={"lab": lab, "spin": spin, "interrupt": interrupt})
+        lab.improve(text, namespace={"lab": lab, "spin": spin})
     assert len(lab.trace) == spans
     assert lab._accesses.is_watching
 

@@ -18,6 +18,15 @@ def test_an_improved_program_gives_the_same_has_no_new_race_and_is_never_slower(
     assert faults_of(program, found.source, SIDE) == [], found.diff
 
 
+@pytest.mark.parametrize("seed", range(count(3, 300)))
+def test_a_program_on_one_stream_gives_the_same_on_several(seed):
+    program = random_program(seed, is_alone=True)
+    with Session("sim") as lab:
+        found = lab.improve(function_of(program.text, names_for(lab, 2 * SIDE)), lab, seconds=300)
+    assert not any("raises" in one.why for one in found.left), str(found.left)
+    assert faults_of(program, found.source, 2 * SIDE) == [], found.diff
+
+
 def waits_of(text):
     """Yield a text once for each wait in it, without it."""
     lines = text.splitlines()
