@@ -6,10 +6,9 @@ PYTEST := $(BIN)/python -m pytest --durations=30 --durations-min=2
 # A worker a core, each with its own browser and JupyterLab; `make browser PARALLEL=` runs one test after the other.
 PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
-# Another environment that is active would make IPython warn, in tests and notebooks.
-unexport VIRTUAL_ENV
-# Images set it; each of hundreds of processes would then compile the whole package, and pytest every test, anew.
-unexport PYTHONDONTWRITEBYTECODE
+# Another environment that is active would make IPython warn, in tests and notebooks; without bytecode on the disk, as images
+# want it, each of hundreds of processes would compile the package anew, and pytest every test.
+unexport VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo lab test test-long test-pythons lint types layers unit browser notebooks docs lite viewer gpu bench wheel release clean

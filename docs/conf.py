@@ -108,7 +108,9 @@ def write_index_for_machines(app, error) -> None:
 
 def add_what_only_a_site_has(app, docname: str, source: list[str]) -> None:
     """Fill in the marks of a page, and list the pages that a README links to as its contents."""
-    text = source[0].replace("<!-- gallery -->", "\n".join(map(entry, recorded())))
+    text = source[0]
+    if "<!-- gallery -->" in text:  # else no trace is read: there are hundreds of pages
+        text = text.replace("<!-- gallery -->", "\n".join(map(entry, recorded())))
     text = text.replace("<!-- lite -->", LITE if app.tags.has("lite") else "")
     text = re.sub(r"<!-- live: (\w+) -->", lambda found: frame(found[1], depth=docname.count("/")), text)
     if docname.endswith("/README") or docname == "how-to/why-no-overlap":

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from nbconvert import HTMLExporter
 from traitlets.config import Config
 
 from tests.helpers.jupyter import PANEL
@@ -295,6 +294,8 @@ def test_a_notebook_saved_behind_another_tab_with_its_session_open_keeps_the_new
     assert set(shown["data"]) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
     assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in "".join(shown["data"]["text/plain"])
     order = ["text/html", "image/svg+xml", "image/png", "text/plain"]  # that of GitHub
+    from nbconvert import HTMLExporter  # seconds of each worker that collects this
+
     exporter = HTMLExporter(config=Config({"NbConvertBase": {"display_data_priority": order}}))
     html, _ = exporter.from_filename(server.folder / name)
     assert f"data:image/png;base64,{''.join(shown['data']['image/png']).strip()[:60]}" in html

@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from nbconvert import HTMLExporter
 
 from tests.helpers.live_notebook import LiveNotebook
 from tests.helpers.reader import Reader
@@ -309,6 +308,8 @@ def the_saved_notebook_holds_the_picture(lab, server):
     lab.command("docmanager:save")
     path = server.folder / "01-quickstart.ipynb"
     outputs = [output for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
+    from nbconvert import HTMLExporter  # seconds of each worker that collects this
+
     page, _ = HTMLExporter().from_filename(path)
 
     assert not [output for output in outputs if "application/vnd.jupyter.widget-view+json" in output.get("data", {})]

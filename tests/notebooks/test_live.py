@@ -8,10 +8,12 @@ from nbclient import NotebookClient
 
 pytestmark = pytest.mark.notebook
 
-START = """
+LOAD = """
 %load_ext gpustreamlab
 import gpustreamlab as gsl
 from gpustreamlab.workloads import spin
+"""
+START = """
 lab = gsl.Session("sim", capture="ranges")
 lab.stream("copy")
 lab.timeline()
@@ -37,7 +39,8 @@ STORIES = {
 @pytest.fixture(scope="module")
 def shown():
     """Return what the first cell of each story shows in the executed notebook."""
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cells in STORIES.values() for cell in cells])
+    sources = [LOAD, *(source for sources in STORIES.values() for source in sources)]
+    book = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
     NotebookClient(book, timeout=120, kernel_name="python3").execute()
     outputs = [cell.outputs for cell in book.cells if "lab.timeline(" in cell.source]
     return {story: output.data for story, (output,) in zip(STORIES, outputs, strict=True)}
