@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 PERIOD_S = 0.1  # Of rates
 AGAIN_S = 0.004  # Until it is asked again, where it was too early
-EARLIER_S, LATER_S = 0.0005, 0.0015  # What is then changed in the pause: one in four questions comes too early
+EARLIER_S, LATER_S = 0.0002, 0.0018  # What is then changed in the pause: one in ten questions comes too early
 MOST_WAIT_NS = 250_000_000
 SLOW_EVERY_NS = 100_000_000  # Power and clocks change slowly, and NVML takes longer for them
 
