@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 PERIOD_S = 0.1  # Of rates
 AGAIN_S = 0.004  # Until it is asked again, where it was too early
-EARLIER_S, LATER_S = 0.0002, 0.0018  # What is then changed in the pause: one in ten questions comes too early
+EARLIER_NS, LATER_NS = 200_000, 1_800_000  # What then changes from one time to the next: one question in ten is too early
 MOST_WAIT_NS = 250_000_000
 SLOW_EVERY_NS = 100_000_000  # Power and clocks change slowly, and NVML takes longer for them
 
@@ -55,8 +55,9 @@ class NvmlCounters:
         self._last_ns = self._slow_ns = clock_ns()
         self._slow_until_ns = 0
         self._has_gpm = self._begin_gpm()
-        self._has_come = False  # Whether it was seen to count on
-        self._every_s = 0.0  # From one time that it counts on to the next, once that is known
+        self._came_ns = 0  # When it was last seen to count on
+        self._every_ns = 0  # From one time to the next, once that is known
+        self._was_early = True
         self.pause_s = AGAIN_S if self._has_gpm else PERIOD_S
         self.description = "NVML GPM" if self._has_gpm else "NVML utilization"
 
@@ -118,16 +119,18 @@ class NvmlCounters:
         }
         if not (_MEMORY in values or any(values.values()) or now_ns - last_ns >= MOST_WAIT_NS):
             self._spare.append(sample)
-            self._every_s += LATER_S if self._every_s else 0.0
-            self.pause_s = AGAIN_S
+            self._every_ns += LATER_NS if self._every_ns else 0
+            self._was_early, self.pause_s = True, AGAIN_S
             return {}, last_ns, now_ns
         self._spare.append(self._last)
         self._last, self._last_ns = sample, now_ns
-        if not self._has_come:  # the time since is of another length than what was counted
-            self._has_come = True
+        if not self._came_ns:  # the time since is of another length than what was counted
+            self._came_ns = now_ns
             return {}, last_ns, now_ns
-        self._every_s = self._every_s - EARLIER_S if self._every_s else (now_ns - last_ns) / 1e9 - AGAIN_S
-        self.pause_s = max(self._every_s, AGAIN_S)
+        self._every_ns = self._every_ns - EARLIER_NS if self._every_ns else now_ns - last_ns - round(AGAIN_S * 1e9)
+        # Where this thread had to wait for its turn, the card counted on before.
+        self._came_ns = now_ns if self._was_early else min(now_ns, self._came_ns + self._every_ns)
+        self._was_early, self.pause_s = False, max(AGAIN_S, (self._came_ns + self._every_ns - now_ns) / 1e9)
         return values, last_ns, now_ns
 
     def _read_rates(self) -> tuple[dict[str, float], int, int]:
