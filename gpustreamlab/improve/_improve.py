@@ -324,6 +324,7 @@ class _Search:
         self._seen = {draft.text}
         self._is_simulated = runner.lab.device.simulated
         self._kept: list[Kept] = []
+        self._made = set[str]()  # Titles of changes that were kept, those of a pair by themselves
         self._left: dict[str, Left] = {}
         self._meant: dict[str, tuple[Cause, ...]] = {}  # Which findings changes are made for, by their titles
         self._notes: dict[str, None] = {}
@@ -352,12 +353,11 @@ class _Search:
             more_s = max(60, 4 * self._seconds)
             self._notes[f"Not all was tried in {self._seconds:g} s: give it more, lab.improve(..., seconds={more_s:g})."] = None
         before_ns, after_ns = self._samples
-        titles = {one.title for one in self._kept}
         found = {one.code for one in self._findings}.union(*(one.mends for one in self._kept))
         left = [
             one._replace(mends=tuple(code for code in self._meant[title] if code in found))
             for title, one in self._left.items()
-            if title not in titles
+            if title not in self._made
         ]
         return Improvement(
             source=self._now.text,
@@ -503,6 +503,7 @@ class _Search:
             return False
         outcome = changes[-1].outcome
         told_ns = [one.predicted_ns for one in changes if one.predicted_ns is not None]
+        self._made |= {one.variant.title for one in changes}
         title = ", and ".join(one.variant.title for one in changes)
         before, self._findings = self._findings, _findings_of(outcome)
         gone = {one.code for one in before} - {one.code for one in self._findings}
