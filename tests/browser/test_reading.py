@@ -62,8 +62,7 @@ def test_tip_shows_every_fact_of_a_span_and_goes_when_the_pointer_leaves_or_drag
     reader.hover("filter", 2)
     assert reader.tip()
     reader.page.mouse.move(5, 5)
-    reader.settle()
-    assert reader.tip() is None
+    reader.page.locator(".gsl-tip").wait_for(state="hidden")
     assert reader.js("w.hovered") is None
 
 
