@@ -258,18 +258,20 @@ def _kept_alive(facts: Facts, region: _Region, text_of: Mapping[int, str]) -> di
     """Return of each statement the arrays of other streams that it uses and whose names get other ones: they have to stay."""
     loop = facts.loop_of(region.inside[0])
     places = facts.within(loop) if loop is not None else range(region.first, max(facts.within(region.last)) + 1)
-    made = dict[str, list[tuple[int, str]]]()  # by name where, and on which stream
+    made = dict[str, set[str]]()  # by name on which streams
+    ends = dict[str, list[int]]()  # by name where it gets another value, or is deleted
     for place in places:
         text = next((text_of[one] for one in (place, *facts.parents[place]) if one in text_of), region.home)
-        parts = [one for one in parts_of_statement(facts.statements[place]) if isinstance(one, ast.Name)]
-        for name in {one.id for one in parts if isinstance(one.ctx, ast.Store)}:
-            made.setdefault(name, []).append((place, text))
+        for part in parts_of_statement(facts.statements[place]):
+            if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
+                ends.setdefault(part.id, []).append(place)
+                made.setdefault(part.id, set()).update([text] if isinstance(part.ctx, ast.Store) else [])
     found = {}
     for unit in region.inside:
         own = facts.within(unit)
         used = {name for one in own for name, value in facts.look.kinds[one].items() if name in made and is_array(value)}
-        is_again = {name: loop is not None or any(place > own[-1] for place, _ in made[name]) for name in used}
-        found[unit] = sorted(name for name in used if is_again[name] and {text for _, text in made[name]} - {text_of[unit]})
+        is_again = {name: loop is not None or max(ends[name]) > own[-1] for name in used}
+        found[unit] = sorted(name for name in used if is_again[name] and made[name] - {text_of[unit]})
     return found
 
 

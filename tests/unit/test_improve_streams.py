@@ -93,6 +93,16 @@ def test_what_is_used_on_another_stream_is_held_where_its_name_gets_another_arra
     assert found.after.metadata.simulated
 
 
+def test_what_is_deleted_behind_its_use_on_another_stream_is_held(lab, names):
+    text = "c = a @ a\nc = c @ a\nd = b @ b\nd = d @ b\ne = c + d\ndel c\nf = a @ a\n"
+    found = lab.improve(text, seconds=LONG, namespace=names)
+
+    assert found.speedup > 1.3
+    lines = found.source.splitlines()
+    held = next(place for place, line in enumerate(lines) if ".hold(c)" in line)
+    assert lines.index("    e = c + d") < held < lines.index("del c")
+
+
 KEPT = {
     "each needs the one before": "c = a @ a\nc = c @ a\nc = c @ a\n",
     "turns need each other": "c = a\nfor n in range(4):\n    c = c @ a\n",
