@@ -11,6 +11,7 @@ from IPython.utils.capture import capture_output
 
 from gpustreamlab import Session
 from gpustreamlab.notebook.auto import CellStreams
+from tests.helpers.long_runs import count
 from tests.helpers.random_cells import SETUP, random_cells
 from tests.helpers.shells import one_shell
 
@@ -187,7 +188,7 @@ def test_results_are_those_of_a_plain_run_without_hazards(shell, lab, in_turn, p
         shell.user_ns.pop("c", None)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(count(10, 25)))
 def test_random_cells_give_the_results_of_a_plain_run_without_hazards(shell, in_turn, seed):
     found = {}
     for option in ("", "--auto"):

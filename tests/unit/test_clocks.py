@@ -11,6 +11,7 @@ from gpustreamlab import Trace
 from gpustreamlab.cluster._clocks import POINT_LIMIT, Clocks
 from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model import ClockOffset
+from tests.helpers import long_runs
 
 SECOND_NS = 1_000_000_000
 
@@ -92,7 +93,7 @@ def test_the_true_error_never_exceeds_the_bound(name, seed):
     seconds = clock.pop("seconds", 20)
     drift = {key: clock.pop(key) for key in ("ppm", "wander_ppm") if key in clock}
     rng = np.random.default_rng([seed, list(CASES).index(name)])
-    for _ in range(60):
+    for _ in range(long_runs.count(20, 60)):
         engine = Engine(rng, seconds, **drift)
         offset, jumps, _ = follow(rng, engine, max(seconds, 1.01) if seconds != 0.5 else 1.01, **clock)
         assert not jumps

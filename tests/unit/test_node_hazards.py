@@ -19,7 +19,7 @@ from tests.helpers.node_programs import NodePrograms, RealAddresses, SimulatedPo
 from tests.helpers.traces import data_order
 from tests.helpers.tracked_numpy import TrackedNumpyBackend, memory_of, numpy_library
 
-CHUNK = 250
+CHUNK = 100
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def run_many(node, seeds, **options):
     return steps, between
 
 
-@pytest.mark.parametrize("first", range(0, count(500, 2_000), CHUNK))
+@pytest.mark.parametrize("first", range(0, count(200, 2_000), CHUNK))
 def test_random_programs_have_exactly_the_hazards_that_no_path_orders(first):
     with Node([0, 1, 2][: 2 + first // CHUNK % 2], backend="sim", capture="ranges") as node:
         steps, between = run_many(node, range(first, first + CHUNK), has_peer_kernels=False, memory=SimulatedPools())
@@ -62,7 +62,7 @@ def test_random_programs_have_exactly_the_hazards_that_no_path_orders(first):
     assert between > CHUNK
 
 
-@pytest.mark.parametrize("first", range(0, count(250, 1_000), CHUNK))
+@pytest.mark.parametrize("first", range(0, count(100, 1_000), CHUNK))
 def test_random_programs_with_kernels_that_read_and_write_other_cards(tracked_node, first):
     with tracked_node(capture="ranges") as node:
         steps, between = run_many(node, range(first, first + CHUNK), has_peer_kernels=True, memory=RealAddresses())

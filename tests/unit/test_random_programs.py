@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.long_runs import count
 from tests.helpers.random_programs import STREAMS, random_program, values_of
 
-CHUNK = 25
+CHUNK = 10
 SEEDS = count(30, 60)
 
 
@@ -30,7 +30,7 @@ def read_back(lab, values):
         return values_of(values)
 
 
-@pytest.mark.parametrize("first", range(0, count(50, 200), CHUNK))
+@pytest.mark.parametrize("first", range(0, count(20, 200), CHUNK))
 def test_a_plan_gives_what_one_stream_gives_and_has_no_hazards(lab, first):
     stream_counts, wait_count = set(), 0
     for seed in range(first, first + CHUNK):

@@ -22,7 +22,7 @@ from tests.helpers import dialect_files as files
 from tests.helpers.long_runs import count
 from tests.helpers.nsys_files import two_streams
 
-CHANGED = count(20, 300)  # Of each format
+CHANGED = count(8, 300)  # Of each format
 
 
 def saved(content, name="made"):

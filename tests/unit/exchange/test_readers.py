@@ -27,7 +27,7 @@ from tests.unit.exchange.test_pftrace_others import a_file_of_others
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
 
-DAMAGED = count(20, 60)
+DAMAGED = count(10, 60)
 
 
 def saved(suffix, trace=None):
