@@ -9,14 +9,10 @@ import signal
 import numpy as np
 import pytest
 
-import gpustreamlab as gsl
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.workloads import spin
 from tests.helpers.improve_programs import KEPT, MENDED
-from tests.helpers.long_runs import count
-from tests.helpers.random_programs import STREAMS as PLAN_STREAMS
-from tests.helpers.random_programs import random_program
 
 LONG = 300  # Seconds: none of these stops because its time is over
 
@@ -351,19 +347,3 @@ def test_a_page_has_both_runs(lab, text, tmp_path):
     page = found.page(tmp_path / "both.html").read_text(encoding="utf-8")
     before, after = found.before_ns[-1], found.after_ns[-1]
     assert f"wall time {format_ns(before)} → {format_ns(after)} ({found.speedup:.2f}× faster)" in page
-
-
-@pytest.mark.parametrize("first", range(0, count(8, 500), 4))
-def test_random_programs_give_the_same_have_no_new_race_and_are_never_slower(first):
-    for seed in range(first, first + 4):
-        program = random_program(seed)
-        with gsl.Session("sim") as lab:
-            for name in PLAN_STREAMS:
-                lab.stream(name)
-            values = program.inputs(lab)
-            lab.synchronize()
-            found = lab.improve(program.text, seconds=LONG, namespace=values)
-            assert found.after_ns[-1] <= found.before_ns[-1], f"seed {seed}"
-            if found:  # once more, by whoever pastes it
-                again = lab.improve(found.source, seconds=0, namespace=values)
-                assert again.before_ns[-1] <= found.before_ns[-1], f"seed {seed}"
