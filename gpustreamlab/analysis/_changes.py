@@ -21,6 +21,7 @@ SMALL_BYTES = 1 << 16
 """A smaller copy of pageable memory is a value that the host reads: the wait is the cause, not the memory."""
 COPY_NS = 1_500
 """What a copy takes besides its bytes, about."""
+HELD_UP_TIMES = 10  # How many times as long as most a launch takes that was held up
 MOST_SPACING_NS = 100_000
 """Between launches that follow closer than this the host does little else; what it does more is no matter of a graph."""
 LEAST_SPACING_NS = 20_000
@@ -523,7 +524,11 @@ def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]
         return list(stretch)
     first = launches[0]
     places = tuple(place for call in launches for place in call.works)
-    cost_ns = call_ns + node_ns * len(places)
+    # What held the host up once, as the system does, would have held up this call, too.
+    lasted_ns = np.array([call.gap_ns + call.cost_ns for call in launches[1:]], np.int64)
+    usual_ns = int(np.median(lasted_ns))
+    held_up_ns = int((lasted_ns - usual_ns)[lasted_ns > HELD_UP_TIMES * usual_ns].sum())
+    cost_ns = call_ns + node_ns * len(places) + held_up_ns
     gap_ns = stretch[0].gap_ns
     return [first._replace(gap_ns=gap_ns, cost_ns=cost_ns, works=places, latency_ns=first.latency_ns + cost_ns)]
 

@@ -199,6 +199,18 @@ def test_a_graph_is_one_launch_between_two_waits_of_the_host():
     assert len(as_graph(Run(program(works, few), touched(*[[]] * 10), {}), 1_000, 10).program.calls) == 10
 
 
+def test_what_held_the_host_up_once_is_not_promised_to_go_with_a_graph():
+    works = [kernel(0, 10) for _ in range(10)]
+    calls = [launch(place) for place in range(10)]
+    usual_ns = calls[1].gap_ns + calls[1].cost_ns
+    held_up = [*calls[:5], calls[5]._replace(cost_ns=calls[5].cost_ns + 200 * usual_ns), *calls[6:]]
+    usual, late = (
+        as_graph(Run(program(works, some), touched(*[[]] * 10), {}), 1_000, 10).program.calls for some in (calls, held_up)
+    )
+    assert [call.works for call in late] == [tuple(range(10))]
+    assert late[0].cost_ns - usual[0].cost_ns == 200 * usual_ns
+
+
 def test_other_waits_that_nothing_stood_in_leave_the_course_of_a_program_as_it_is():
     rng, counts = np.random.default_rng(0), [0, 0]
     for _ in range(200):
