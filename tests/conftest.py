@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from tests.helpers.long_runs import count
 
-# Workers share the cores. Threads of a matrix product that wait for each other's core spin, and took a third of all time;
+# Workers share the cores. Threads of a matrix product that wait for each other's core spin;
 # this must be set before the first import of NumPy.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
