@@ -134,7 +134,7 @@ def test_a_guess_at_a_stream_says_what_to_type():
         ((), {"partition": "lef"}, PartitionNotFoundError, "Did you mean 'left'? Use lab.stream('copy', partition=...)"),
         (("a",), {"partition": 3}, PartitionNotFoundError, "There is no partition '3'. Choose from 'left', 'right'."),
         (("a",), {"partition": ["left"]}, PartitionNotFoundError, "There is no partition \"['left']\""),
-        (("a",), {"priorities": "left"}, OptionError, "lab.on has no option 'priorities'. Use with lab.on('a', 'label', request=7"),
+        (("a",), {"parts": "left"}, OptionError, "lab.on has no option 'parts'. Use with lab.on('a', 'label', request=7"),
         (("a", "label", 7), {}, OptionError, "by keyword. Use with lab.on('a', 'label', request=7, step=3)"),
         ((), {}, OptionError, "Use with lab.on('copy', 'label', request=7, step=3)"),
     ],
