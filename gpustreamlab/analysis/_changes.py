@@ -183,7 +183,7 @@ def fine_waits(run: Run, buffers: int = 1) -> Run | None:
     """Let streams wait for what their data ask for, and for nothing else; with more buffers writes wait for less."""
     program = run.program
     kept = kept_for_opaque(program, run.memory, program.waits)
-    waits = across(program, run.memory.edges(buffers)) | kept
+    waits = across(program, run.memory.edges(buffers) | _moved_opaque(run)) | kept
     return None if waits == program.waits else run.with_program(waits=waits)
 
 
@@ -257,13 +257,28 @@ def in_streams(run: Run, count: int) -> Run | None:
 
 
 def spread(run: Run, lanes: Sequence[int], names: tuple[str, ...]) -> Run | None:
-    """Give the work other streams; only data order it then, so nothing may be opaque, and no partition or priority be set."""
+    """Give the work other streams; only data order it then, and opaque work all. No partition or priority may be set."""
     program = run.program
-    if any(program.seats) or any(program.priorities) or not run.memory.is_known or len(set(lanes)) < 2:
+    if any(program.seats) or any(program.priorities) or run.memory.is_opaque.all() or len(set(lanes)) < 2:
         return None
     works = tuple(work._replace(lane=lane) for work, lane in zip(program.works, lanes, strict=True))
     changed = run.with_program(works=works, seats=(None,) * len(names), priorities=(0,) * len(names), names=names)
-    return changed.with_program(waits=across(changed.program, run.memory.edges()))
+    return changed.with_program(waits=across(changed.program, run.memory.edges() | _moved_opaque(changed)))
+
+
+def _moved_opaque(run: Run) -> set[tuple[int, int]]:
+    """Return what keeps opaque work of a run in other streams behind all that was in front of it, and all else behind it."""
+    lanes = np.array([work.lane for work in run.program.works])
+    if all(work.lane == work.home for work in run.program.works):
+        return set()  # what its own streams kept is known
+    own = [np.flatnonzero(lanes == lane) for lane in np.unique(lanes)]
+    found: set[tuple[int, int]] = set()
+    for place in np.flatnonzero(run.memory.is_opaque).tolist():
+        for rows in own:
+            at = int(np.searchsorted(rows, place))
+            found |= {(int(before), place) for before in rows[max(0, at - 1) : at]}
+            found |= {(place, int(after)) for after in rows[rows > place][:1]}
+    return found
 
 
 def in_one_stream(run: Run, places: Collection[int] | None = None) -> Run | None:

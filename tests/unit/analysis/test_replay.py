@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis._changes import Run, as_graph, in_turn, no_host_waits, without_waits
+from gpustreamlab.analysis._changes import (
+    Run,
+    as_graph,
+    by_role,
+    fine_waits,
+    in_turn,
+    no_host_waits,
+    two_buffers,
+    without_waits,
+)
 from gpustreamlab.analysis._data_order import Memory
 from gpustreamlab.analysis._needed_waits import kept_for_opaque, needed_calls
 from gpustreamlab.analysis._program import KERNEL, UPLOAD, Call, Card, Program, Work
@@ -168,6 +177,36 @@ def test_the_host_waits_where_it_may_make_one_slice_of_its_memory_of_another():
     for buffer, begin, is_needed in ((9, 8, True), (9, 0, True), (8, 0, False), (10, 0, True)):
         used = touched([(2, 0, 8, "r"), (9, 0, 8, "W")], [(buffer, begin, begin + 8, "R"), (1, 0, 8, "w")])
         assert (needed_calls(one, used) == {1}) is is_needed, (buffer, begin)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_opaque_work_that_gets_another_stream_keeps_its_place_among_all_work(seed):
+    # GIVEN a program on one stream, of some work of which nobody knows what it touches
+    drawn = np.random.default_rng(seed)
+    works = [(copy if drawn.random() < 0.5 else kernel)(0, 100) for _ in range(12)]
+    memory = touched(
+        *(None if drawn.random() < 0.3 else [(int(drawn.integers(3)), 0, 8, "rw"[drawn.integers(2)])] for _ in works)
+    )
+    run = Run(program(works, [launch(place) for place in range(12)], lanes=1), memory, {})
+    # WHEN copies and kernels get streams of their own, and waits become as fine as may be
+    changed = by_role(run)
+    if changed is None:
+        assert len({work.kind for work in works}) == 1 or memory.is_opaque.all()
+        return
+    for other in (changed, fine_waits(changed) or changed, two_buffers(changed) or changed):
+        # THEN opaque work is behind all that was in front of it, and in front of all that was behind it
+        lanes = [work.lane for work in other.program.works]
+        behind = np.zeros((12, 12), bool)
+        for after in range(12):
+            direct = [
+                before for before in range(after) if lanes[before] == lanes[after] or (before, after) in other.program.waits
+            ]
+            for before in direct:
+                behind[after] |= behind[before]
+                behind[after, before] = True
+        for place in np.flatnonzero(memory.is_opaque):
+            assert behind[place, :place].all()
+            assert behind[place + 1 :, place].all()
 
 
 def test_a_wait_of_the_host_that_is_left_out_keeps_opaque_kernels_in_order():
