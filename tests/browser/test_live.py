@@ -111,9 +111,8 @@ def open_lab(server, lab_windows, request):
         yield open_it
 
 
-def test_the_wheel_scrolls_the_notebook_past_a_timeline(lab):
-    lab.kernel("work(20)")
-    lab.run_more("lab.timeline(live=False)", *["'more'"] * 12)
+def test_the_wheel_scrolls_the_notebook_past_a_timeline(open_lab):
+    lab = open_lab(START, "work(20)", SHOW, "lab.timeline(live=False)", *["'more'"] * 12)
     lab.page.wait_for_selector(".jp-OutputArea iframe")
     reader = lab.reader()
     window, (left, _, right, _) = reader.window(), reader.frame()
@@ -128,6 +127,7 @@ def test_the_wheel_scrolls_the_notebook_past_a_timeline(lab):
     assert reach > 700
     lab.wait(f"() => gslBook.scrollTop >= {reach - 2}")
     assert reader.window() == window
+    assert lab.errors == []
 
 
 def test_everything_recorded_is_shown_in_the_end(lab):
