@@ -61,7 +61,7 @@ def test_tip_shows_every_fact_of_a_span_and_goes_when_the_pointer_leaves_or_drag
     reader.page.mouse.up()
     reader.hover("filter", 2)
     assert reader.tip()
-    reader.page.mouse.move(5, 5)
+    reader.page.mouse.move(5, 5, steps=3)
     reader.page.locator(".gsl-tip").wait_for(state="hidden")
     assert reader.js("w.hovered") is None
 
