@@ -70,8 +70,13 @@ def _unpack(path: Path, folder: Path) -> Path:
 
             name = path.name.removesuffix(".zst").removesuffix(".zstd")
             return _copied(stack.enter_context(pa.CompressedInputStream(file, "zstd")), folder / name, path)
-        if head.startswith(GZIP) and not tarfile.is_tarfile(path):
-            return _copied(gzip.GzipFile(fileobj=file), folder / "unpacked", path)
+        if head.startswith(GZIP):  # tarfile takes one file in some thousands for a tar: the sum that it looks at is of few bits
+            unpacked = gzip.GzipFile(fileobj=file)
+            is_tar = is_archive(head, unpacked.read(_TAR_AT + len(_TAR)))
+            unpacked.seek(0)
+            if not is_tar:
+                return _copied(unpacked, folder / "unpacked", path)
+            file.seek(0)
         members: dict[str, Callable[[], IO[bytes] | None]] = {}
         if head == ZIP:
             packed = stack.enter_context(zipfile.ZipFile(file))

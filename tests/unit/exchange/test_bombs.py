@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,17 @@ def test_what_is_packed_unpacks_up_to_the_limit(tmp_path, low_limit, name, begin
     path = tmp_path / name
     path.write_bytes(gzip.compress(begin + part * (2 * LIMIT_BYTES)))
     with pytest.raises(TraceFileError, match=rf"{name}' is larger than 2,097,152 bytes, unpacked.*Load it where more is free"):
+        gsl.load_trace(path)
+
+
+def test_a_packed_file_that_looks_like_a_tar_by_chance_is_none(tmp_path, low_limit):
+    # GIVEN a time in its head with which the sum of a tar's head is right
+    path, packed = tmp_path / "rows.parquet.gz", gzip.compress(b"PAR1" + b"\0" * (2 * LIMIT_BYTES), mtime=0)
+    for time_s in range(1_795_900_000, 1_796_000_000):
+        path.write_bytes(packed[:4] + time_s.to_bytes(4, "little") + packed[8:])
+        if tarfile.is_tarfile(path):
+            break
+    with pytest.raises(TraceFileError, match="is larger than 2,097,152 bytes, unpacked"):
         gsl.load_trace(path)
 
 
