@@ -11,7 +11,6 @@ import gpustreamlab as gsl
 from gpustreamlab import Session, Timeline, compare, workloads
 from gpustreamlab.model import Note
 from tests.helpers import planted
-from tests.helpers.pages import clear, wait_until_drawn
 from tests.helpers.traces import MS, make_trace, nested_trace
 
 pytestmark = pytest.mark.browser
@@ -51,18 +50,16 @@ def hash_of(reader):
     return unquote(reader.page.evaluate("location.hash"))
 
 
-def follow_warm(opened, path, link):
-    """Draw a page anew in its window, at a link."""
-    clear(opened.page)
-    opened.page.evaluate("link => history.replaceState(null, '', location.pathname + link)", link)
-    return opened.draw(path.read_text(encoding="utf-8"), path)
+def at_link(open_page, path, link):
+    """Open a page as who follows a link does."""
+    return follow(open_page(path), path, link)
 
 
 def follow(opened, path, link):
     """Open a page anew in a window, at a link."""
     opened.page.goto("about:blank")
     opened.page.goto(path.as_uri() + link)
-    wait_until_drawn(opened.page)
+    opened.page.wait_for_selector("html[data-drawn=yes]", state="attached")
     opened.settle()
     return opened
 
@@ -88,12 +85,12 @@ def test_a_link_opens_the_same_view(open_page, tmp_path):
     wanted = opened.js(f"[{VIEW}, {NOTES}, w.showsWaits]")
     assert wanted[0][4] != []
 
-    other = follow(opened, path, link)
+    other = at_link(open_page, path, link)
     got = other.js(f"[{VIEW}, {NOTES}, w.showsWaits]")
     assert got[0][:2] == pytest.approx(wanted[0][:2], abs=1)  # whole ns
     assert (got[0][2:], got[1:]) == (wanted[0][2:], wanted[1:])
     assert hash_of(other) == unquote(link)
-    assert opened.errors == []
+    assert other.errors == opened.errors == []
 
 
 def test_all_is_as_at_first_again_where_the_address_says_so_and_a_link_can_be_copied(open_page, tmp_path):
@@ -134,12 +131,12 @@ MALFORMED = [
 
 def test_an_address_that_is_malformed_or_of_another_trace_changes_nothing(open_page, tmp_path):
     path = Timeline(nested_trace()).save(tmp_path / "run.html")
-    opened = open_page(path, warm=True)
+    opened = open_page(path)
     first = opened.js(f"[{VIEW}, {NOTES}]")
     opened.click("softmax")
     same = hash_of(opened).removeprefix("#of=").split("&")[0]
     for link in MALFORMED:
-        follow_warm(opened, path, link.replace("SAME", same))
+        follow(opened, path, link.replace("SAME", same))
         opened.press("y", "w", "s")
         assert opened.errors == [], link
         opened.press("Escape", "0")
@@ -148,13 +145,13 @@ def test_an_address_that_is_malformed_or_of_another_trace_changes_nothing(open_p
 
 def test_each_of_two_timelines_has_its_own_part_of_the_address(open_page, tmp_path):
     path = compare(nested_trace(), make_trace([("a", "x", 0, 9 * MS), ("b", "y", MS, 2 * MS)])).save(tmp_path / "two.html")
-    opened = open_page(path, warm=True)
+    opened = open_page(path)
     opened.page.evaluate("gslViewer.view.show(0, 0)")
     opened.page.evaluate("gslViewerB.view.show(1, 0)")
     link = hash_of(opened)
     assert "&b.pin=[1," in link
     assert "pin=[0," in link
-    other = follow_warm(opened, path, link)
+    other = at_link(open_page, path, link)
     assert other.page.evaluate("[gslViewer.view.pinned, gslViewerB.view.pinned]") == [
         {"row": 0, "index": 0},
         {"row": 1, "index": 0},
