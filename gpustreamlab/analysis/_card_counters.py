@@ -16,7 +16,7 @@ _UNITS = {"_percent": "%", "_bytes_per_s": "B/s", "_watts": "W", "_mhz": "MHz"}
 _SIGNS = {"sm": "SM", "dram": "DRAM", "pcie": "PCIe", "nvlink": "NVLink"}
 LEAST_COVER = 0.5  # Share of a time that has to be counted, for its mean to say anything of it
 LEAST_WITHIN = 0.95  # Share of a sample that has to lie within a time: between kernels there are pauses
-MOST_WITHIN = 0.8  # The same, where it is asked whether something was at its limit
+LIMIT_WITHIN = 0.8  # The same, where it is asked whether something was at its limit
 MEMORY = "dram_active_percent"
 MEMORY_GIVES = 0.88  # Of what a GPU's memory is rated at; a copy within an H200 draws 87%
 OF_THE_MOMENT = ("sm_clock_mhz", "memory_clock_mhz", "clocks_held_down")
@@ -242,7 +242,7 @@ def counted_text(trace: Trace, code: Cause, rows: Int64Array) -> tuple[str, bool
     device = trace.lanes[int(trace.lane[rows[0]])].device
     # Streams that work at once wait for each other now and then: what a limit showed in most of a sample, it showed.
     times = edges_ns[::2], edges_ns[1::2]
-    sms, memory = (_mean(trace, name, *times, device, MOST_WITHIN) for name in ("sm_active_percent", MEMORY))
+    sms, memory = (_mean(trace, name, *times, device, LIMIT_WITHIN) for name in ("sm_active_percent", MEMORY))
     if math.isnan(sms) or math.isnan(memory):
         return "", False
     if code is Cause.GRID_FILLS_DEVICE:

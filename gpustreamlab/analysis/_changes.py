@@ -271,13 +271,14 @@ def _moved_opaque(run: Run) -> set[tuple[int, int]]:
     lanes = np.array([work.lane for work in run.program.works])
     if all(work.lane == work.home for work in run.program.works):
         return set()  # what its own streams kept is known
-    own = [np.flatnonzero(lanes == lane) for lane in np.unique(lanes)]
+    opaque = np.flatnonzero(run.memory.is_opaque)
     found: set[tuple[int, int]] = set()
-    for place in np.flatnonzero(run.memory.is_opaque).tolist():
-        for rows in own:
-            at = int(np.searchsorted(rows, place))
-            found |= {(int(before), place) for before in rows[max(0, at - 1) : at]}
-            found |= {(place, int(after)) for after in rows[rows > place][:1]}
+    for lane in np.unique(lanes):
+        own = np.flatnonzero(lanes == lane)
+        before, behind = np.searchsorted(own, opaque), np.searchsorted(own, opaque, side="right")
+        is_first, is_last = before == 0, behind == len(own)
+        found.update(zip(own[before[~is_first] - 1].tolist(), opaque[~is_first].tolist(), strict=True))
+        found.update(zip(opaque[~is_last].tolist(), own[behind[~is_last]].tolist(), strict=True))
     return found
 
 

@@ -232,7 +232,7 @@ def finding_texts(code: Cause, trace: Trace, pieces: LatePieces, place: int = 0)
         "queue": _queue(trace, row, before) if code is Cause.QUEUE_ALIAS else "",
         "in_order": _in_order(trace, row, before) if code is Cause.QUEUE_ALIAS else "",
         "make_room": make_room(trace, row, before),
-        "share_out": "" if have_own_sms(trace, call, before) else _SHARE_OUT,
+        "share_out": "" if _have_own_sms(trace, call, before) else _SHARE_OUT,
         "shares_taken": _shares_taken(trace, call, before, waited_ns) if code is Cause.SLOWED_DOWN else "",
         "evicted": _evicted(trace, row) if code is Cause.PAGE_FAULTS else "",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
@@ -288,7 +288,7 @@ def _queue(trace: Trace, row: int, before: int) -> str:
     )
 
 
-def have_own_sms(trace: Trace, row: int, other: int) -> bool:
+def _have_own_sms(trace: Trace, row: int, other: int) -> bool:
     """Tell whether two pieces of work ran on partitions that share no SM."""
     parts = [int(trace.partition[one]) for one in (row, other) if one >= 0]
     return len(set(parts)) > 1 and min(parts) >= 0
@@ -315,7 +315,7 @@ def _shares_taken(trace: Trace, row: int, before: int, waited_ns: int) -> str:
             return ""
         took = moved * 1e9 / lasted_ns / rate
         return f" The other takes {format_share(took)} of the memory's bandwidth and no SMs; the rest is caches or clocks."
-    if have_own_sms(trace, row, before):
+    if _have_own_sms(trace, row, before):
         return " Each has SMs of its own: it is memory, caches or clocks."
     if blocks is None or not (blocks[row] > 0 and blocks[before] > 0):
         return ""
