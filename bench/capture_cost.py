@@ -85,12 +85,24 @@ def _median(run: Callable[[], object]) -> float:
 def torch_launches() -> Callable[[], None]:
     import torch
 
+    launch = torch_loop(LAUNCHES)
+
+    def run() -> None:
+        launch()
+        torch.cuda.synchronize()
+
+    return run
+
+
+def torch_loop(count: int) -> Callable[[], None]:
+    """Return what launches so many small kernels by torch, and does not wait."""
+    import torch
+
     x = torch.ones(64, device="cuda")
 
     def run() -> None:
-        for _ in range(LAUNCHES):
+        for _ in range(count):
             x.add_(1)
-        torch.cuda.synchronize()
 
     return run
 
@@ -98,12 +110,24 @@ def torch_launches() -> Callable[[], None]:
 def cupy_launches() -> Callable[[], None]:
     import cupy
 
+    launch = cupy_loop(LAUNCHES)
+
+    def run() -> None:
+        launch()
+        cupy.cuda.get_current_stream().synchronize()
+
+    return run
+
+
+def cupy_loop(count: int) -> Callable[[], None]:
+    """Return what launches so many empty kernels by CuPy, and does not wait."""
+    import cupy
+
     kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
 
     def run() -> None:
-        for _ in range(LAUNCHES):
+        for _ in range(count):
             kernel((1,), (32,), ())
-        cupy.cuda.get_current_stream().synchronize()
 
     return run
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from bench._common import report
+from bench.capture_cost import cupy_loop, torch_loop
 from gpustreamlab.backends.cuda._libcuda import load_libcuda
 from gpustreamlab.backends.cuda.cupti._arguments import CShape
 from gpustreamlab.backends.cuda.cupti._clients import SHARING
@@ -30,7 +31,7 @@ OTHERS = ("MARKER", "MEMORY2", "SYNCHRONIZATION", "CUDA_EVENT", "CONTEXT", "OVER
 def main(argv: list[str] | None = None) -> None:
     import torch
 
-    loops = {"torch": torch_launches(), "CuPy": cupy_launches()}
+    loops = {"torch": torch_loop(LAUNCHES), "CuPy": cupy_loop(LAUNCHES)}
     for loop in loops.values():
         loop()
     torch.cuda.synchronize()
@@ -62,30 +63,6 @@ def main(argv: list[str] | None = None) -> None:
     cupti.disable_calls()
     kernels(0)
     report(f"Added to a launch, us: medians of {PAIRS} differences of bursts of {LAUNCHES:,}", rows, argv)
-
-
-def torch_launches() -> Callable[[], None]:
-    import torch
-
-    x = torch.ones(64, device="cuda")
-
-    def run() -> None:
-        for _ in range(LAUNCHES):
-            x.add_(1)
-
-    return run
-
-
-def cupy_launches() -> Callable[[], None]:
-    import cupy
-
-    kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
-
-    def run() -> None:
-        for _ in range(LAUNCHES):
-            kernel((1,), (32,), ())
-
-    return run
 
 
 def _added(cupti: Cupti, loop: Callable[[], None], switch: Callable[[int], object]) -> dict[str, Any]:
