@@ -267,9 +267,10 @@ def _ranked(findings: Sequence[Finding]) -> list[Finding]:
 
     A tool that lets nothing overlap goes first, since without it the run is another one. A wait mostly orders data, so that
     what can be mended without harm goes before it. A load of code comes once: waits of the host that come again and again go
-    before it.
+    before it. That only one stream had work goes behind a cause that may cost more.
     """
     again_ns = max((sum(_worth_ns(one) for one in findings if one.code in some) for some in SAME_KIND), default=0)
+    most_ns = max((one.bound_ns for one in findings if one.code is not Cause.NOT_OFFERED), default=0)
 
     def rank(finding: Finding) -> tuple[bool, int, bool, float]:
         is_run, saves_ns, waited_ns = finding.code is not Cause.SERIALISED_BY_TOOL, finding.saves_ns, float(finding.waited_ns)
@@ -278,7 +279,7 @@ def _ranked(findings: Sequence[Finding]) -> list[Finding]:
         elif finding.code is Cause.EVENT_WAIT:
             return is_run, -saves_ns, finding.pieces.need[0] == NEEDED, -waited_ns * WAIT_WEIGHT
         elif finding.code is Cause.NOT_OFFERED:  # what is left where no cause is known
-            waited_ns *= WAIT_WEIGHT
+            waited_ns = 0.0 if most_ns > finding.bound_ns else waited_ns * WAIT_WEIGHT
         return is_run, -saves_ns, False, -waited_ns
 
     return sorted(findings, key=rank)

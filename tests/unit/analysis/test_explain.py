@@ -484,6 +484,16 @@ def test_a_short_wait_of_the_host_does_not_stand_for_what_the_host_did_before():
     assert program.explain() == [(Cause.HOST_LATE, 8.0)]
 
 
+def test_what_the_host_did_goes_before_that_only_one_stream_had_work():
+    program = Program()
+    for start in (0, 3_090, 6_180):  # 3 ms of Python between two launches, as on an H200: b waits, and then runs beside a
+        program.work("a", start + 8, start + 1_008, start)
+        program.work("b", start + 3_065, start + 4_065, start + 3_059)
+    codes = [code for code, _ in program.explain("a", "b")]
+    assert codes[0] is Cause.HOST_LATE
+    assert Cause.NOT_OFFERED in codes
+
+
 def test_where_an_event_would_have_held_it_anyway_the_host_is_not_blamed():
     program = Program()
     awaited = program.work("b", 8, 1_000, 0)
