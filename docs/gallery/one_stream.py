@@ -9,7 +9,7 @@ from gpustreamlab.workloads import copy_to_device, copy_to_host
 lab = gsl.Session(title="One stream")
 shape = (2_900, 2_900)
 host_in, host_out = (lab.memory.pinned_empty(shape, "float32") for _ in range(2))
-batch, result = (lab.xp.ones(shape, "float32") for _ in range(2))
+batch, result = lab.xp.ones(shape, "float32"), lab.xp.empty(shape, "float32")
 lab.stream("all")
 with lab.on("all"):
     lab.xp.matmul(batch, batch, out=result)  # the first one loads the kernel

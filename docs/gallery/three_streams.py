@@ -9,7 +9,7 @@ from gpustreamlab.workloads import copy_to_device, copy_to_host
 lab = gsl.Session(title="Three streams")
 shape = (2_900, 2_900)
 host_in, host_out = (lab.memory.pinned_empty(shape, "float32") for _ in range(2))
-batches, results = ([lab.xp.ones(shape, "float32") for _ in range(8)] for _ in range(2))
+batches, results = ([make(shape, "float32") for _ in range(8)] for make in (lab.xp.ones, lab.xp.empty))
 up, compute, down = (lab.stream(name) for name in ("upload", "compute", "download"))
 with lab.on(compute):
     lab.xp.matmul(batches[0], batches[0], out=results[0])  # the first one loads the kernel

@@ -36,6 +36,8 @@ FEWEST_NODES = 4
 """From how many launches on a graph is worth it."""
 MOST_PERIOD, MOST_NODES = 256, 64
 """The longest body of a loop that is looked for, in launches; and up to how many launches some turns of it are one graph."""
+INSTANTIATE_NS, INSTANTIATE_NODE_NS = 20_000, 2_000
+"""What it costs the host to make a graph of what was captured, and each node of it. Source: the simulated device."""
 MOST_TRIES = 8
 """So many lengths of a turn are looked at closely."""
 REPEATED_SHARE = 0.75
@@ -504,14 +506,30 @@ def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
 def repeats_as_graph(run: Run, call_ns: int, node_ns: int, turns: int | None = None) -> Run | None:
     """Launch turns of a loop as a graph: only where each uses the memory of the one before, as a graph keeps its addresses.
 
-    So many turns at once; as many as make a graph of some size, if None.
+    So many turns at once; as many as take the host least, if None. It is launched twice at least, and its capture is paid for.
     """
     found = _repeats(run)
     if found is None:
         return None
     begin, end, period = found
-    cuts = frozenset(range(begin, end, period * (turns or max(1, MOST_NODES // period))))
-    return _in_graphs(run, range(begin, end), cuts, call_ns, node_ns)
+    calls = [call for call in run.program.calls if call.works]
+    launch_ns = int(np.median([call.gap_ns + call.cost_ns for call in calls]))
+    most = (end - begin) // (2 * period)
+    sizes = [turns] if turns else range(1, max(1, MOST_NODES // period) + 1)
+    sizes = [size for size in sizes if size <= most and size * period >= FEWEST_NODES]
+    if not sizes:
+        return None
+    size = min(sizes, key=lambda size: size * period * launch_ns + (end - begin) // (size * period) * call_ns)
+    captured = frozenset(range(begin, begin + size * period))
+    capture_ns = sum(call.gap_ns + call.cost_ns for call in calls if captured & {*call.works})
+    made_ns = capture_ns + INSTANTIATE_NS + INSTANTIATE_NODE_NS * len(captured)
+    changed = _in_graphs(run, range(begin, end), frozenset(range(begin, end, size * period)), call_ns, node_ns)
+    numbers = [number for number, call in enumerate(changed.program.calls) if len(call.works) > 1] if changed else []
+    if changed is None or len(numbers) < 2:
+        return None
+    again = changed.program.calls[numbers[1]]  # not the first: a run's time begins with its first work
+    paid = again._replace(gap_ns=again.gap_ns + made_ns)
+    return changed.with_program(calls=tuple(paid if call is again else call for call in changed.program.calls))
 
 
 def _in_graphs(run: Run, places: Collection[int], cuts: Collection[int], call_ns: int, node_ns: int) -> Run | None:

@@ -11,7 +11,6 @@ from typing import Any
 from gpustreamlab._util.arrays import is_array
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._advice import GRAPH_CALL_NS, GRAPH_NODE_NS
-from gpustreamlab.analysis._changes import Run
 from gpustreamlab.analysis._program import DOWNLOAD, UPLOAD
 from gpustreamlab.improve._draft import parsed
 from gpustreamlab.improve._facts import Facts, is_reading, names_bound, root_of, selection
@@ -22,8 +21,6 @@ _PURE = frozenset({"range", "zip", "enumerate", "len"})
 _ORDERS = frozenset({"record", "wait", "query", "synchronize", "hold", "stream"})
 LAUNCH_NS = 4_000
 """What a launch takes on the host, to choose how many turns are one graph."""
-INSTANTIATE_NS, INSTANTIATE_NODE_NS = 20_000, 2_000
-"""What it costs the host to make a graph of what was captured, and each node of it. Source: the simulated device."""
 
 
 def replayed(facts: Facts) -> Iterator[Variant]:
@@ -132,19 +129,5 @@ def _as_graph(facts: Facts, place: int, given: Sequence[ast.expr], stream: str) 
     after = parsed(f'for {item} in {launches}:\n    with {lab}.on({stream}, "turns"):\n        {name}.launch()\n{name}.close()')
     editor.replace(place, [*before, *after])
     title = f"{'each turn is' if each == 1 else f'{each} turns are'} launched as one CUDA graph"
-    return Variant(title, editor.tidy(), partial(_predicted, turns=each))
-
-
-def _predicted(run: Run, turns: int) -> Run | None:
-    """Launch turns as graphs; the host pays for the capture of the first before."""
-    changed = changes.repeats_as_graph(run, GRAPH_CALL_NS, GRAPH_NODE_NS, turns)
-    calls = [] if changed is None else [*changed.program.calls]
-    graphs = [number for number, call in enumerate(calls) if len(call.works) > 1]
-    if changed is None or len(graphs) < 2:
-        return None
-    first, second = graphs[:2]
-    captured = {*calls[first].works}
-    capture_ns = sum(call.gap_ns + call.cost_ns for call in run.program.calls if captured & {*call.works})
-    made_ns = capture_ns + INSTANTIATE_NS + INSTANTIATE_NODE_NS * len(captured)
-    calls[second] = calls[second]._replace(gap_ns=calls[second].gap_ns + made_ns)  # a run's time begins with its first work
-    return changed.with_program(calls=tuple(calls))
+    predict = partial(changes.repeats_as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS, turns=each)
+    return Variant(title, editor.tidy(), predict)

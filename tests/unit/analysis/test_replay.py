@@ -12,6 +12,7 @@ from gpustreamlab.analysis._changes import (
     fine_waits,
     in_turn,
     no_host_waits,
+    repeats_as_graph,
     two_buffers,
     without_waits,
 )
@@ -236,6 +237,22 @@ def test_a_graph_is_one_launch_between_two_waits_of_the_host():
     assert made[0].cost_ns == 1_050
     few = [launch(place, gap=200_000) for place in range(10)]
     assert len(as_graph(Run(program(works, few), touched(*[[]] * 10), {}), 1_000, 10).program.calls) == 10
+
+
+@pytest.mark.parametrize(("turns", "is_made"), [(3, False), (20, True)])
+def test_turns_of_a_loop_are_a_graph_where_it_is_launched_again_and_its_capture_is_paid_for(turns, is_made):
+    works = [kernel(0, 10) for _ in range(2 * turns)]
+    run = Run(program(works, [launch(place) for place in range(2 * turns)]), touched(*[[(0, 0, 8, "r")]] * (2 * turns)), {})
+    made = repeats_as_graph(run, 1_000, 10)
+    assert (made is not None) is is_made
+    if made is None:
+        return
+    sizes = [len(call.works) for call in made.program.calls]
+    assert sum(sizes) == 2 * turns
+    assert len(sizes) > 1
+    _first, again, *later = made.program.calls
+    captured_ns = sum(call.gap_ns + call.cost_ns for call in run.program.calls[: sizes[0]])
+    assert again.gap_ns - later[0].gap_ns >= captured_ns
 
 
 def test_what_held_the_host_up_once_is_not_promised_to_go_with_a_graph():
