@@ -14,10 +14,11 @@ import numpy as np
 from gpustreamlab._util.arrays import find_arrays, find_owner
 from gpustreamlab.analysis import _changes as changes
 from gpustreamlab.analysis._changes import Run
+from gpustreamlab.analysis._program import UPLOAD
 from gpustreamlab.improve._draft import Draft, parsed, walk_statements
 from gpustreamlab.improve._facts import Facts, names_bound, selection
 from gpustreamlab.improve._run import names_loaded, parts_of_statement
-from gpustreamlab.improve._waits import Editor, Variant, call_of, put_before_all
+from gpustreamlab.improve._waits import Editor, Variant, call_of, put_before_all, stream_of_cupy
 from gpustreamlab.streams.stream import Stream
 
 LEAST_BLOCK = 4
@@ -31,11 +32,13 @@ MOST_MORE = 2
 
 def pinned_sources(facts: Facts) -> Iterator[Variant]:
     """Make arrays that are copied to the device page-locked, where the program makes them before what is measured."""
-    prepare = facts.draft.prepare
-    if prepare is None or facts.session_name is None:
+    lab, prepare = facts.session_name, facts.draft.prepare
+    if prepare is None or (lab is None and stream_of_cupy(facts) is None):
         return
-    pageable = {facts.site_of[number] for number, work in enumerate(facts.run.program.works) if work.is_pageable}
-    names = {name for place in pageable if place >= 0 for name in facts.copied_names(place)}
+    # What CuPy takes in by itself it copies to page-locked memory first, and the host stands still for that.
+    works = [work.is_pageable or (lab is None and work.kind == UPLOAD) for work in facts.run.program.works]
+    places = {place for place, is_copied in zip(facts.site_of, works, strict=True) if is_copied}
+    names = {name for place in places if place >= 0 for name in facts.copied_names(place)}
     for one in facts.statements:  # whose items a loop takes
         match one:
             case ast.For(target=ast.Name(id=item), iter=ast.Name(id=items)) if item in names:
@@ -45,16 +48,24 @@ def pinned_sources(facts: Facts) -> Iterator[Variant]:
         editor = Editor(facts)
         body = editor.draft.prepare or []
         bound = [number for number, one in enumerate(body) if isinstance(one, ast.Assign) and name in names_bound(one)]
-        if not bound or not all(isinstance(value, np.ndarray) for value in values):
+        lists = [isinstance(value, (list, tuple)) for value in values]
+        arrays = [one for value, is_list in zip(values, lists, strict=True) for one in (value if is_list else [value])]
+        if not bound or any(lists) is not all(lists) or not all(isinstance(one, np.ndarray) for one in arrays):
             continue
         if facts.is_touched(range(len(facts.statements)), facts.look.known.get(name, set())):
             continue  # a copy from ordinary memory is done with it when it returns, this one is not
+        known = facts.module_name("cupyx")
+        imports = "import cupyx\n" if lab is None and known is None else ""
+        make = f"{known or 'cupyx'}.empty_pinned" if lab is None else f"{lab}.memory.pinned_empty"
         new = editor.draft.new_name("pinned" if name != "pinned" else "page_locked")
-        lines = (
-            f"{new} = {facts.session_name}.memory.pinned_empty({name}.shape, {name}.dtype)\n{new}[...] = {name}\n{name} = {new}"
-        )
-        body[bound[-1] + 1 : bound[-1] + 1] = parsed(lines)
-        yield Variant(f"{name} is page-locked", editor.tidy(), changes.pinned)
+        if all(lists):
+            item, other = (editor.draft.new_name(part) for part in ("item", "other"))
+            lines = f"{new} = [{make}({item}.shape, {item}.dtype) for {item} in {name}]\n"
+            lines += f"for {item}, {other} in zip({new}, {name}):\n    {item}[...] = {other}\n{name} = {new}"
+        else:
+            lines = f"{new} = {make}({name}.shape, {name}.dtype)\n{new}[...] = {name}\n{name} = {new}"
+        body[bound[-1] + 1 : bound[-1] + 1] = parsed(imports + lines)
+        yield Variant(f"{name} {'are' if all(lists) else 'is'} page-locked", editor.tidy(), changes.pinned)
 
 
 # Phases

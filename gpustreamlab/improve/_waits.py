@@ -276,7 +276,7 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
     for place in sorted(found):
         unit = facts.unit_of(place)
         own = facts.stream_text(unit)
-        stream = own or _stream_of_cupy(facts)
+        stream = own or stream_of_cupy(facts)
         if stream is None or not is_untouched(facts, place) or not _can_go_on(facts, place):
             continue
         call = _blocking_get(facts, place, editor)
@@ -300,7 +300,7 @@ def blocking_gets(facts: Facts) -> Iterator[Variant]:
         yield Variant(f"copies to the host{into} do not block, the host waits for them once", editor.tidy(), _no_blocking)
 
 
-def _stream_of_cupy(facts: Facts) -> str | None:
+def stream_of_cupy(facts: Facts) -> str | None:
     """Return what to type for the one stream of a program that knows of no session, and gives memory back in its order."""
     cupy = facts.module_name("cupy")
     is_alone = facts.session_name is None and len(facts.lanes_of(facts.executed)) == 1
@@ -367,7 +367,7 @@ def _pinned_empty(facts: Facts, editor: Editor, loop: int) -> str | None:
     """Return what makes page-locked arrays: of the session, else of CuPy."""
     if facts.session_name is not None:
         return f"{facts.session_name}.memory.pinned_empty"
-    if _stream_of_cupy(facts) is None:
+    if stream_of_cupy(facts) is None:
         return None
     known = facts.module_name("cupyx")
     if known is None:

@@ -8,6 +8,7 @@ import types
 import pytest
 
 from tests.helpers.fake_torch import DataLoader, Device, make_torch, photographs
+from tests.helpers.improve_random import function_of
 
 LONG = 300
 
@@ -108,12 +109,35 @@ def test_what_the_host_reads_or_writes_in_the_loop_stays(lab, lines, stays):
     assert stays in found.source
 
 
-@pytest.mark.parametrize("fetched", ["product.get()", "cupy.asnumpy(product)"])
-def test_a_program_of_cupy_that_knows_of_no_session_fetches_without_blocking(lab, fetched, monkeypatch):
+@pytest.fixture
+def cupy(lab, monkeypatch):
+    """Stand in for CuPy, with the arrays of the session's simulated device."""
     cupy, cupyx = types.ModuleType("cupy"), types.ModuleType("cupyx")
     cupy.cuda = types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(synchronize=lab.synchronize))
     cupy.asarray, cupy.asnumpy, cupyx.empty_pinned = lab.xp.asarray, lab.xp.asnumpy, lab.memory.pinned_empty
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)
+    return cupy
+
+
+@pytest.mark.parametrize("items", ["[*photographs(6)]", "photographs(6)"])
+def test_what_a_program_of_cupy_takes_in_is_page_locked_before_it_is_measured(lab, cupy, items):
+    loop = ["for image in images:", "    product = cupy.asarray(image) @ weights"]
+    if items == "photographs(6)":
+        loop = ["for n in range(6):", "    product = cupy.asarray(images) @ weights"]
+    lines = [f"images = {items}", "def work():", *(f"    {line}" for line in loop), "    return product.get()", "return work"]
+    text = "\n".join(["def program():", *(f"    {line}" for line in lines)])
+    names = {"cupy": cupy, "photographs": photographs, "weights": lab.xp.asarray(photographs(1)[0])}
+
+    found = lab.improve(function_of(text + "\n", names), seconds=LONG)
+
+    told = f"images {'are' if items[0] == '[' else 'is'} page-locked"
+    assert told in [one.title for one in found.kept], str(found)
+    assert found.source.index("import cupyx") < found.source.index("empty_pinned") < found.source.index("def work")
+    assert found.speedup > 1.1
+
+
+@pytest.mark.parametrize("fetched", ["product.get()", "cupy.asnumpy(product)"])
+def test_a_program_of_cupy_that_knows_of_no_session_fetches_without_blocking(lab, cupy, fetched):
     images, weights = photographs(6), lab.xp.asarray(photographs(1)[0])
     text = f"""products = []
 for image in images:
