@@ -154,6 +154,23 @@ def test_a_history_of_the_programs_own_is_read_and_left_alone(torch):
     assert torch.asked == []
 
 
+def test_a_torch_that_can_leave_out_ends_of_blocks_is_asked_to(torch):
+    def record(enabled=None, *, skip_actions=None, **options):
+        torch.asked.append({"enabled": enabled, "skip_actions": skip_actions, **options})
+
+    torch.cuda.memory._record_memory_history = record
+    blocks = TorchBlocks()
+    blocks.begin()
+    torch.tell("alloc", A, 100, 10)
+    torch.tell("alloc", A, 200, 12)  # over the one before, which has ended
+    assert blocks.take() == [BlockChange(10_000, A, 100, 7), BlockChange(12_000, A, 200, 7)]
+    assert all(
+        "free_completed" in options["skip_actions"] and "alloc" not in options["skip_actions"] for options in torch.asked
+    )
+    blocks.end()
+    assert torch.asked[-1]["enabled"] is None
+
+
 def test_a_torch_that_tells_nothing_is_used_without(monkeypatch, torch):
     monkeypatch.delattr(torch._C, "_cuda_isHistoryEnabled")
     blocks = TorchBlocks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 from typing import Any
@@ -13,6 +14,8 @@ _log = logging.getLogger(__name__)
 HISTORY_LIMIT = 262_144
 """Changes that torch keeps between two drains; older ones make room."""
 _ENDS = "free_completed"
+_SKIPPED = ["free_requested", _ENDS, "segment_alloc", "segment_free", "oom", "snapshot"]
+"""What torch need not keep, as each change takes 3 us to read: a block ends where another one is given out over it."""
 
 
 class TorchBlocks:
@@ -88,9 +91,9 @@ class TorchBlocks:
         if not is_on:
             memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch documents it so
             return
-        memory._record_memory_history(  # noqa: SLF001
-            enabled="all", context=None, stacks="python", max_entries=HISTORY_LIMIT, clear_history=True
-        )
+        record = memory._record_memory_history  # noqa: SLF001
+        skipped = {"skip_actions": _SKIPPED} if "skip_actions" in inspect.signature(record).parameters else {}
+        record(enabled="all", context=None, stacks="python", max_entries=HISTORY_LIMIT, clear_history=True, **skipped)
 
     @staticmethod
     def _blocks(segments: list[dict[str, Any]]) -> list[BlockChange]:
