@@ -226,19 +226,20 @@ PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {
 
 
 @contextmanager
-def floor() -> Iterator[None]:
-    """CUPTI's kernel records alone, which nobody reads."""
+def floor(*, has_nodes: bool = True) -> Iterator[None]:
+    """CUPTI's kernel records alone, which nobody reads; without nodes one for each launch of a graph."""
     from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
     from gpustreamlab.backends.cuda.cupti._layouts import RecordKind
     from gpustreamlab.backends.cuda.cupti._library import load_cupti
 
     cupti = load_cupti()
     ActivityBuffers().register(cupti)
-    cupti.enable((RecordKind.CONCURRENT_KERNEL,))
+    kinds = (RecordKind.CONCURRENT_KERNEL, *(() if has_nodes else (RecordKind.GRAPH_TRACE,)))
+    cupti.enable(kinds)
     try:
         yield
     finally:
-        cupti.disable((RecordKind.CONCURRENT_KERNEL,))
+        cupti.disable(kinds)
         cupti.call("cuptiActivityFlushAll", 1)
         cupti.detach()
 
