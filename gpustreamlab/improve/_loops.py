@@ -54,9 +54,7 @@ def pinned_sources(facts: Facts) -> Iterator[Variant]:
             continue
         if facts.is_touched(range(len(facts.statements)), facts.look.known.get(name, set())):
             continue  # a copy from ordinary memory is done with it when it returns, this one is not
-        known = facts.module_name("cupyx")
-        imports = "import cupyx\n" if lab is None and known is None else ""
-        make = f"{known or 'cupyx'}.empty_pinned" if lab is None else f"{lab}.memory.pinned_empty"
+        imports, make = ("import cupyx\n", "cupyx.empty_pinned") if lab is None else ("", f"{lab}.memory.pinned_empty")
         new = editor.draft.new_name("pinned" if name != "pinned" else "page_locked")
         if all(lists):
             item, other = (editor.draft.new_name(part) for part in ("item", "other"))
