@@ -516,20 +516,16 @@ def repeats_as_graph(run: Run, call_ns: int, node_ns: int, turns: int | None = N
     begin, end, period = found
     calls = [call for call in run.program.calls if call.works]
     launch_ns = int(np.median([call.gap_ns + call.cost_ns for call in calls]))
-    most = (end - begin) // (2 * period)
-    sizes = [turns] if turns else range(1, max(1, MOST_NODES // period) + 1)
-    sizes = [size for size in sizes if size <= most and size * period >= FEWEST_NODES]
-    if not sizes:
-        return None
-    size = min(sizes, key=lambda size: size * period * launch_ns + (end - begin) // (size * period) * call_ns)
+    nodes = round(((end - begin) * call_ns / max(1, launch_ns)) ** 0.5)  # which take as long to capture as all graphs to launch
+    size = turns or max(-(-FEWEST_NODES // period), min(nodes, MOST_NODES, (end - begin) // 2) // period)
     captured = frozenset(range(begin, begin + size * period))
     capture_ns = sum(call.gap_ns + call.cost_ns for call in calls if captured & {*call.works})
     made_ns = capture_ns + INSTANTIATE_NS + INSTANTIATE_NODE_NS * len(captured)
     changed = _in_graphs(run, range(begin, end), frozenset(range(begin, end, size * period)), call_ns, node_ns)
-    numbers = [number for number, call in enumerate(changed.program.calls) if len(call.works) > 1] if changed else []
-    if changed is None or len(numbers) < 2:
+    graphs = [call for call in changed.program.calls if len(call.works) > 1] if changed else []
+    if changed is None or len(graphs) < 2:
         return None
-    again = changed.program.calls[numbers[1]]  # not the first: a run's time begins with its first work
+    again = graphs[1]  # not the first: a run's time begins with its first work
     paid = again._replace(gap_ns=again.gap_ns + made_ns)
     return changed.with_program(calls=tuple(paid if call is again else call for call in changed.program.calls))
 

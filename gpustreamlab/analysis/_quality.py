@@ -19,12 +19,13 @@ from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 if TYPE_CHECKING:
     import pandas as pd
 
+WHOLE_GRAPHS = "whole graphs"
 CHECKS = (
     *("cut", "kernels lost", "copies lost", "no time", "doubled", "unit", "clocks", "dropped", "tool", "overhead"),
-    *("launches lost", "fills lost", "whole graphs"),
+    *("launches lost", "fills lost", WHOLE_GRAPHS),
 )
 """What speaks against a trace; the gravest first."""
-BESIDE = ("launches lost", "fills lost", "whole graphs")  # What is never said before answers; of the first the readers tell
+BESIDE = ("launches lost", "fills lost", WHOLE_GRAPHS)  # What is never said before answers; of the first the readers tell
 GRAVE_SHARE = 0.01
 """From which share on launches without work, and work before its launch, are more than the end of a recording."""
 GRAVE_OVERHEAD = 0.1
@@ -206,7 +207,7 @@ def _doubts(trace: Trace) -> Iterator[Doubt]:
     if len(whole):
         graphs = count_text(len(whole), "launch of a graph", "launches of graphs")
         text = f"{graphs} are one span each: what ran in them is not told."
-        yield Doubt("whole graphs", len(whole), int(work.sum()), 0, text)
+        yield Doubt(WHOLE_GRAPHS, len(whole), int(work.sum()), 0, text)
 
 
 def _impossible(trace: Trace) -> Iterator[Doubt]:

@@ -370,7 +370,8 @@ def _pinned_empty(facts: Facts, editor: Editor, loop: int) -> str | None:
     if stream_of_cupy(facts) is None:
         return None
     known = facts.module_name("cupyx")
-    if known is None:
+    prepared = {name.name for one in editor.draft.prepare or [] if isinstance(one, ast.Import) for name in one.names}
+    if known is None and "cupyx" not in prepared:
         editor.insert(loop, parsed("import cupyx"))
     return f"{known or 'cupyx'}.empty_pinned"
 

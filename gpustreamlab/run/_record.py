@@ -47,8 +47,8 @@ def add_record_parser(commands: Any) -> None:
     parser.add_argument(
         "--graphs",
         choices=("nodes", "whole"),
-        default="nodes",
-        help="whole: a launch of a CUDA graph is one span, which costs less than its kernels (default: %(default)s)",
+        default="whole",
+        help="nodes: each kernel of a CUDA graph is a span, which costs more than one for a launch (default: %(default)s)",
     )
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run, and its arguments")
 

@@ -23,6 +23,7 @@ from gpustreamlab.analysis import (
     pending_text,
     used_stream_count,
 )
+from gpustreamlab.analysis._quality import WHOLE_GRAPHS, quality
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.trace import as_trace
@@ -147,6 +148,7 @@ def _missing(trace: Trace) -> Iterable[str]:
         meta.capture_note,
         dropped_text(meta) if meta.dropped_spans else "",
         pending_text(meta.pending_spans, meta) if meta.pending_spans else "",
+        *(f"{one.text} Type --graphs nodes." for one in quality(trace).doubts if one.check == WHOLE_GRAPHS),
     ]
     told = "; ".join(filter(None, facts))
     return [f"Missing: {_cut(told)}"] if told else []

@@ -203,9 +203,11 @@ def test_what_work_touches_is_not_known_where_calls_are_missing(record, built, t
 
 
 @pytest.mark.parametrize(("graphs", "names"), [("nodes", ["node", "node"]), ("whole", ["graph 3 (whole)"])])
-def test_graphs_are_recorded_by_their_kernels_or_as_a_whole(record, built, graphs, names):
-    record("-o", "run.parquet", "--graphs", graphs, "-q", "--", built.program, "0", "graph")
+def test_graphs_are_recorded_as_a_whole_or_by_their_kernels(record, built, capfd, graphs, names):
+    asked = ["--graphs", graphs] if graphs == "nodes" else []
+    record("-o", "run.parquet", *asked, "--", built.program, "0", "graph")
     trace = gsl.load_trace("run.parquet")
+    assert ("Type --graphs nodes" in capfd.readouterr().err) == (graphs == "whole")
     assert [trace.names[code] for code in trace.name[trace.kind == KERNEL].tolist()] == names
     assert trace.duration_ns[trace.kind == KERNEL].sum() == 100_000
     assert ("cuGraphLaunch" in trace.names, len(trace.edges)) == (True, len(names))

@@ -243,7 +243,7 @@ def test_a_graph_is_one_launch_between_two_waits_of_the_host():
 def test_turns_of_a_loop_are_a_graph_where_it_is_launched_again_and_its_capture_is_paid_for(turns, is_made):
     works = [kernel(0, 10) for _ in range(2 * turns)]
     run = Run(program(works, [launch(place) for place in range(2 * turns)]), touched(*[[(0, 0, 8, "r")]] * (2 * turns)), {})
-    made = repeats_as_graph(run, 1_000, 10)
+    made = repeats_as_graph(run, 10, 1)
     assert (made is not None) is is_made
     if made is None:
         return
