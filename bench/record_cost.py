@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from operator import truediv
 from pathlib import Path
+from typing import Any
 
 from bench._common import report
 from bench.capture_cost import floor, profiler
@@ -31,8 +33,8 @@ RECORD = (sys.executable, "-m", "gpustreamlab", "record", "--quiet", "--force")
 TOOLS: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "floor: records of whole graphs": ("--tool", "floor"),
-    "gpustreamlab record --graphs whole": (*RECORD, "--graphs", "whole"),
-    "gpustreamlab record": RECORD,
+    "gpustreamlab record (whole graphs)": RECORD,
+    "gpustreamlab record --graphs nodes": (*RECORD, "--graphs", "nodes"),
     "torch.profiler": ("--tool", "profiler"),
 }
 
@@ -51,10 +53,12 @@ def main(argv: list[str] | None = None) -> None:
             for tool, rates in found.items():
                 rates.append(_in_a_process(TOOLS[tool], Path(folder)))
                 print(tool, rates[-1], flush=True)
-    rows = [{"recorded by": tool, "tokens a second": round(statistics.median(rates), 1)} for tool, rates in found.items()]
+    rows: list[dict[str, Any]] = [
+        {"recorded by": tool, "tokens a second": round(statistics.median(rates), 1)} for tool, rates in found.items()
+    ]
     for row, rates in zip(rows, found.values(), strict=True):
-        costs = [1 - rate / alone for rate, alone in zip(rates, found["nothing"], strict=True)]
-        row |= {"cost": f"{statistics.median(costs):.1%}", "of rounds": ", ".join(f"{cost:.1%}" for cost in costs)}
+        row["times alone"] = round(statistics.median(map(truediv, rates, found["nothing"])), 3)
+        row["processes"] = len(rates)
     report(f"GPT-2 decodes by replays of a CUDA graph (medians of {options.rounds} processes each, in turn)", rows, rest)
 
 
