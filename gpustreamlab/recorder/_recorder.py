@@ -60,6 +60,8 @@ class Recorder:
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
         self.counter_readers: list[Callable[[], object]] = []  # Each takes what the device has counted
+        self.sample_ends: dict[tuple[int, str], int] = {}
+        """Until when the newest sample of a lane's quantity holds that is still counted, by the host's clock in ns."""
         self.end_counter_block: Callable[[], object] | None = None  # Set while a block counts finely
         self.loss_report = LossReport(self._find_lost)  # Names the ranges where the device's context is lost
         # What a range needs on its hot path, looked up once.
@@ -144,6 +146,18 @@ class Recorder:
             time_ns = to_clock(self._backend, host_ns)
         with self.lock, delayed_interrupts():
             self.log.add(Chunk(samples=np.stack((time_ns, np.full_like(time_ns, lane), codes, value.view(np.int64)))))
+
+    def _ends_of_samples(self, samples: Int64Array) -> Int64Array:
+        """Return samples with NaN behind the newest of each quantity that is still counted; shape (4, n)."""
+        ends = {(lane, self._counter_names.code(name)): end_ns for (lane, name), end_ns in (*self.sample_ends.items(),)}
+        shown = {*zip(*samples[1:3].tolist(), strict=True)}
+        rows = [(end_ns, *place) for place, end_ns in ends.items() if place in shown]
+        if not rows:
+            return samples
+        host_ns, lane, code = np.array(rows, np.int64).T
+        with self.observing():
+            time_ns = to_clock(self._backend, host_ns)
+        return np.hstack((samples, np.stack((time_ns, lane, code, np.full(len(rows), np.nan).view(np.int64)))))
 
     def _read_counters(self) -> None:
         for read in tuple(self.counter_readers):
@@ -435,7 +449,7 @@ class Recorder:
         if since >= 0:
             told = told._replace(rows=told.rows[:, self._checkpoints.find_later(told.columns, since, self.to_clock_ns)])
         # The errors of the clock, and when kernels were captured, are known better by now.
-        told = told._replace(tables=self.tables, is_capturing=False)
+        told = told._replace(samples=self._ends_of_samples(told.samples), tables=self.tables, is_capturing=False)
         return fold([told], unselected_work=self.unselected_work if since < 0 else 0)
 
     def end(self) -> None:

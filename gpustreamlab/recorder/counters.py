@@ -39,7 +39,6 @@ class CounterSampler:
         self._lock = process_lock()
         self._is_closed = False
         self.problem = ""  # What ended it before its time
-        self._ends: dict[str, int] = {}  # Of each counter, until when it is known
         self._updater: Updater | None = None
         recorder.counter_readers.append(self.take)
         if source.period_s:
@@ -66,7 +65,10 @@ class CounterSampler:
                 self._is_closed = True
                 self._recorder.counter_readers.remove(self.take)
                 self._source.close()
-                self._put([CounterReading(end_ns, end_ns, {name: math.nan}) for name, end_ns in self._ends.items()])
+                ends = {name: end_ns for (lane, name), end_ns in self._recorder.sample_ends.items() if lane == self._lane}
+                self._put([CounterReading(end_ns, end_ns, {name: math.nan}) for name, end_ns in ends.items()])
+                for name in ends:
+                    del self._recorder.sample_ends[self._lane, name]
             return not is_last
 
     def close(self) -> None:
@@ -84,7 +86,7 @@ class CounterSampler:
         if columns:
             self._recorder.add_samples(self._lane, columns)
         for one in readings:
-            self._ends.update(dict.fromkeys(one.values, one.end_host_ns))
+            self._recorder.sample_ends |= {(self._lane, name): one.end_host_ns for name in one.values}
 
 
 class CounterBlock(ProcessBound):

@@ -89,7 +89,9 @@ def test_the_counters_of_a_run_add_up_to_what_it_moved():
         source = np.ones(1 << 22, np.float32)
         for _ in range(3):
             lab.xp.asarray(source)
-            assert len(lab.trace.counters), "reading in between takes nothing away"
+            _, value = samples_of(lab.trace, "pcie_rx_bytes_per_s")
+            assert np.isfinite(value[:-1]).all(), "reading in between takes nothing away"
+            assert np.isnan(value[1:][-1]), "and what was counted holds no longer than it was"
         lab.synchronize()
     time_ns, value = samples_of(lab.trace, "pcie_rx_bytes_per_s")
     assert np.isnan(value[-1]), "behind the last reading nothing is known"
@@ -604,9 +606,19 @@ def test_gpm_is_asked_as_the_card_counts_on_however_often_that_is(every_ms, begu
     assert asked < 1.3 * len(found) + 50, "each question takes 0.4 ms"
 
 
+@pytest.mark.parametrize("stalled", [range(3, 4), range(6, 7), range(30, 31), range(3, 5), range(0, 60, 7)])
+def test_how_often_a_card_counts_on_is_not_learned_where_the_thread_had_to_wait_for_python(stalled):
+    asked = itertools.count()
+    found, questions = gpm(FakeNvml(), until_ms=20_000, late_ms=lambda: 95 if next(asked) in stalled else 0.3)
+    lasted_ms = np.array([one.end_host_ns - one.begin_host_ns for one in found]) / MS
+    assert len(found) > 150
+    assert lasted_ms.min() > 90
+    assert questions < 1.3 * len(found) + 120
+
+
 def test_no_number_and_a_card_that_another_samples_are_no_sample():
     nvml = FakeNvml()
-    source = NvmlCounters(nvml, "card", itertools.count(0, 10 * MS).__next__)
+    source = NvmlCounters(nvml, "card", itertools.count(0, 5 * MS).__next__)
     assert source.read() == []
     nvml.is_taken = True
     nvml.tick += 1

@@ -4,7 +4,8 @@
 # the last time that the card counted on: on an H200 every 102 ms. Two samples between which it did not come out as errors, as
 # zeros and, its memory, as no number. Asked each 100 ms, whenever that was, a value was of a time up to 100 ms before: a copy
 # in a loop came out as 67%, not 86%. So the first two moments of counting on are looked for, and then each is asked for as it
-# comes: a little earlier each time, until it is too early. Values are late by 4 ms, and by what the thread waits for Python.
+# comes: a little earlier each time, until it is too early. Values are late by 4 ms, and by what the thread waits for Python:
+# of the first two moments none may be seen so late, or what was counted in 102 ms stands for 14, each too soon.
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 PERIOD_S = 0.1  # Of rates
 AGAIN_S = 0.004  # Until it is asked again, where it was too early
 EARLIER_NS, LATER_NS = 200_000, 1_800_000  # What then changes from one time to the next: one question in ten is too early
+PROMPT_NS = 25_000_000  # Of two questions within this time the second one has seen the card count on at once
 MOST_WAIT_NS = 250_000_000
 SLOW_EVERY_NS = 100_000_000  # Power and clocks change slowly, and NVML takes longer for them
 
@@ -55,7 +57,8 @@ class NvmlCounters:
         self._last_ns = self._slow_ns = clock_ns()
         self._slow_until_ns = 0
         self._has_gpm = self._begin_gpm()
-        self._came_ns = 0  # When it was last seen to count on
+        self._asked_ns = 0
+        self._came_ns = 0  # When it last counted on
         self._every_ns = 0  # From one time to the next, once that is known
         self._was_early = True
         self.pause_s = AGAIN_S if self._has_gpm else PERIOD_S
@@ -106,6 +109,7 @@ class NvmlCounters:
             sample, now_ns = self._sample()
         except nvml.NVMLError_InUse:  # another process samples at this very moment
             return {}, last_ns, last_ns
+        is_prompt, self._asked_ns = now_ns - self._asked_ns <= PROMPT_NS, now_ns
         asked = nvml.c_nvmlGpmMetricsGet_t()
         asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
         asked.sample1, asked.sample2 = self._last, sample
@@ -124,8 +128,8 @@ class NvmlCounters:
             return {}, last_ns, now_ns
         self._spare.append(self._last)
         self._last, self._last_ns = sample, now_ns
-        if not self._came_ns:  # the time since is of another length than what was counted
-            self._came_ns = now_ns
+        if not self._came_ns or not (self._every_ns or is_prompt):  # the time since is of another length than what was counted
+            self._came_ns = now_ns if is_prompt else 0
             return {}, last_ns, now_ns
         self._every_ns = self._every_ns - EARLIER_NS if self._every_ns else now_ns - last_ns - round(AGAIN_S * 1e9)
         # Where this thread had to wait for its turn, the card counted on before.
