@@ -61,12 +61,23 @@ def counter_line(trace: Trace, lane: int, code: int, zero_ns: int) -> CounterLin
     if counters.names[code].endswith("bytes"):
         rows = rows[np.isfinite(counters.value[rows])]
     rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
+    time_ns, value = counters.time_ns[rows], np.nan_to_num(counters.value[rows])
+    if counters.names[code] in CARD_COUNTERS and len(trace):
+        value[~_is_of_run(time_ns, int(trace.start_ns.min()), int(trace.end_ns.max()))] = 0
     if len(rows) > MAX_SAMPLES:  # the highest and the last of equally many
-        stretches = np.array_split(rows, MAX_SAMPLES // 2)
-        kept = {int(row) for part in stretches for row in (part[np.nan_to_num(counters.value[part]).argmax()], part[-1])}
-        rows = rows[np.isin(rows, list(kept))]
-    time_ns = (counters.time_ns[rows] - zero_ns).astype(np.float64)
-    return CounterLine(lane=lane, time_ns=time_ns, value=np.nan_to_num(counters.value[rows]))
+        stretches = np.array_split(np.arange(len(rows)), MAX_SAMPLES // 2)
+        kept = np.unique([place for part in stretches for place in (part[value[part].argmax()], part[-1])])
+        time_ns, value = time_ns[kept], value[kept]
+    return CounterLine(lane=lane, time_ns=(time_ns - zero_ns).astype(np.float64), value=value)
+
+
+def _is_of_run(from_ns: Int64Array, begin_ns: int, end_ns: int) -> BoolArray:
+    """Tell which means over time are of a run: half of their time at least, of the last one its begin; shape (n,), bool."""
+    until_ns = np.append(from_ns[1:], end_ns)
+    inside_ns = np.minimum(until_ns, end_ns) - np.maximum(from_ns, begin_ns)
+    found: BoolArray = 2 * inside_ns >= until_ns - from_ns
+    found[-1:] &= from_ns[-1:] >= begin_ns
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,12 +119,14 @@ def _counter_lines(trace: Trace, zero_ns: int) -> list[tuple[str, str, tuple[Cou
     devices = {lane: trace.lanes[lane].device for lane in np.unique(counters.lane[is_shown]).tolist()}
     cards = sorted({*devices.values()})
     most = max(1, MOST_COUNTERS // max(1, len(cards)))
-    for code in codes[sorted(range(len(codes)), key=rank.__getitem__)][:most].tolist():
+    for code in codes[sorted(range(len(codes)), key=rank.__getitem__)].tolist():
         lanes = np.unique(counters.lane[is_shown & (counters.name == code)]).tolist()
         for card in cards:
             lines = tuple(counter_line(trace, lane, code, zero_ns) for lane in lanes if devices[lane] == card)
-            if lines:
+            if any(line.value.any() for line in lines):
                 found.append((f"GPU {card} " if len(cards) > 1 else "", counters.names[code], lines))
+        if len({name for _, name, _ in found}) == most:
+            break
     return found
 
 

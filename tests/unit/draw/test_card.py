@@ -214,6 +214,24 @@ def test_a_gap_in_which_the_sms_were_shared_out_is_called_so():
     assert shares(trace)["nothing ran: repartition"] == 2 * MS
 
 
+@pytest.mark.parametrize(
+    ("begins_ms", "is_shown"),
+    [((-8, 2), False), ((-8,), False), ((-40, 60), False), ((-5, 30, 60), True), ((1, 30), True), ((15, 90), False)],
+)
+def test_means_over_a_time_that_is_mostly_not_of_the_run_are_not_drawn(begins_ms, is_shown):
+    lanes = (Lane(name="a"), Lane(name="counters of GPU 0", kind=LaneKind.HOST))
+    value = np.where(np.arange(len(begins_ms)) < max(1, len(begins_ms) - 1), 70.0, np.nan)
+    counters = Counters(
+        time_ns=np.array(begins_ms) * MS,
+        lane=np.ones(len(value), np.int64),
+        name=np.zeros(len(value), np.int64),
+        value=value,
+        names=("sm_active_percent",),
+    )
+    trace = replace(make_kernel_trace([("a", "x", 0, 40 * MS)]), lanes=lanes, counters=counters)
+    assert ("SM active" in timeline_svg(trace)) is is_shown
+
+
 def test_counters_that_are_no_memory_are_rows_of_the_card_and_hold_their_values():
     lanes = (Lane(name="a"), Lane(name="host: counters", kind=LaneKind.HOST))
     spans = [("a", "x", 0, 40 * MS)]
