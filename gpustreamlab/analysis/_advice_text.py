@@ -203,7 +203,7 @@ class _Told:
         pairs = zip(self.before.priorities, self.after.priorities, strict=True)
         lane = next(lane for lane, (one, other) in enumerate(pairs) if one != other)
         text = f"Kernels of {self.name(lane)} waited until others left room on the SMs."
-        fix = f"Give it priority: lab.stream({self.name(lane)}, priority={self.after.priorities[lane]})."
+        fix = f"Give it priority where it is made: lab.stream({self.name(lane)}, priority={self.after.priorities[lane]})."
         return text, f"{fix} Its blocks then go first as others end; blocks that run are not pushed out."
 
     def streams_before(self) -> tuple[str, str]:

@@ -530,7 +530,7 @@ def test_a_kernel_on_the_whole_card_fills_the_sms_of_a_partition_too():
     program.work("a", 8, 4_000, 0, detail=FULL)
     program.work("b", 4_002, 8_000, 10, partition=0)
     assert program.explain(**layout) == [(Cause.GRID_FILLS_DEVICE, 3.9)]
-    assert program.found.findings[0].fix.startswith("Give it priority: lab.stream('b', priority=-1).")
+    assert program.found.findings[0].fix.startswith("Give it priority where it is made: lab.stream('b', priority=-1).")
     program = Program()
     program.work("a", 8, 4_000, 0, detail=FULL, partition=0)
     program.work("b", 4_002, 8_000, 10)
