@@ -10,29 +10,19 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import _advice, _explain, _explanation, is_work
-from gpustreamlab.backends.sim._xp import ArrayModule
 from gpustreamlab.model import SPAN_KINDS, Accesses
 from gpustreamlab.typing import Cause, Change, SpanKind
 from gpustreamlab.workloads import spin
 from tests.helpers import advice_kin  # noqa: F401 - its programs are among `PAIRS`
 from tests.helpers.advice_programs import PAIRS
+from tests.helpers.unfilled import leave_arrays_unfilled
 
 MS = 1_000_000
 
 
 @pytest.fixture(autouse=True)
-def products_are_not_computed(monkeypatch):
-    """Let products of matrices take the device's time and none of the host's: no test here looks at what is in them."""
-    call_function = ArrayModule.call_function
-
-    def call(self, name, function, *arguments, **more):
-        return call_function(self, name, empty_product if name == "matmul" else function, *arguments, **more)
-
-    monkeypatch.setattr(ArrayModule, "call_function", call)
-
-
-def empty_product(left, right, out=None):
-    return np.zeros((left.shape[0], right.shape[1]), np.result_type(left, right)) if out is None else out
+def arrays_are_not_filled(monkeypatch):
+    leave_arrays_unfilled(monkeypatch)
 
 
 def record(program, which):
