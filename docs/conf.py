@@ -17,6 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from jinja2.sandbox import SandboxedEnvironment  # noqa: E402
+from numpydoc import docscrape_sphinx  # noqa: E402
+
 import gpustreamlab  # noqa: E402
 from gpustreamlab.draw._html import bokeh_text, timeline_page, viewer_packed  # noqa: E402
 from scripts.record_gallery import GALLERY, NAMES  # noqa: E402
@@ -43,6 +46,9 @@ autosummary_filename_map = {f"gpustreamlab.analysis.{name}": f"gpustreamlab.anal
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
+environments: dict[str, SandboxedEnvironment] = {}
+# Else numpydoc compiles its template anew for each docstring, which is an eighth of a build.
+docscrape_sphinx.SandboxedEnvironment = lambda loader: environments.setdefault("", SandboxedEnvironment(loader=loader))
 
 html_theme = "pydata_sphinx_theme"
 html_title = "gpustreamlab"

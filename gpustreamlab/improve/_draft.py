@@ -14,7 +14,7 @@ from typing import Any
 
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.programs import FUTURES, free_name
-from gpustreamlab.programs._source import names_of
+from gpustreamlab.programs._source import copied_syntax, names_of
 
 BODIES = ("body", "orelse", "finalbody")
 """Lists of statements that a statement has."""
@@ -31,7 +31,7 @@ class Draft:
 
     def copy(self) -> Draft:
         """Return the same, to change."""
-        return Draft("\n".join(self._lines), copy.deepcopy(self.tree), self.function, self.inner)
+        return Draft("\n".join(self._lines), copied_syntax(self.tree), self.function, self.inner)
 
     @property
     def definition(self) -> ast.FunctionDef | None:

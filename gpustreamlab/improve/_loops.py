@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -19,6 +18,7 @@ from gpustreamlab.improve._draft import Draft, parsed, walk_statements
 from gpustreamlab.improve._facts import Facts, names_bound, selection
 from gpustreamlab.improve._run import names_loaded, parts_of_statement
 from gpustreamlab.improve._waits import Editor, Variant, call_of, put_before_all, stream_of_cupy
+from gpustreamlab.programs._source import copied_syntax
 from gpustreamlab.streams.stream import Stream
 
 LEAST_BLOCK = 4
@@ -155,7 +155,7 @@ def _as_one_loop(found: Sequence[_Phase]) -> list[ast.stmt]:
 def _renamed(node: Any, names: dict[str, str]) -> Any:
     if all(old == new for old, new in names.items()):
         return node
-    made = copy.deepcopy(node)
+    made = copied_syntax(node)
     for one in ast.walk(made):
         if isinstance(one, ast.Name) and one.id in names:
             one.id = names[one.id]

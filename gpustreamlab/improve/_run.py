@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import io
 import threading
 import types
@@ -25,7 +24,7 @@ from gpustreamlab.improve._held import CODE, Functions, Space, Unseen, leaves, o
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CallLog, bytes_of, instrumented, is_user_function, root_of_type
 from gpustreamlab.programs._check import _near, kept_random_state
-from gpustreamlab.programs._source import names_of_code
+from gpustreamlab.programs._source import copied_syntax, names_of_code
 from gpustreamlab.programs._values import closed_over, copied, is_of_session
 from gpustreamlab.streams.stream import Event, Stream
 
@@ -180,7 +179,7 @@ class Runner:
                 lambda: exec(code, scope),  # noqa: S102 - the user's program
                 lambda: shared() | {name: scope[name] for name in scope if name in inputs or name not in self._values},
             )
-        definition = copy.deepcopy(draft.definition)
+        definition: ast.FunctionDef = copied_syntax(draft.definition)
         definition.decorator_list = []
         if look is not None:
             measured = next((one for one in definition.body if getattr(one, "name", "") == draft.inner), definition)
@@ -309,7 +308,7 @@ class Look:
                             setattr(one, name, with_calls(getattr(one, name)))
             return made
 
-        made = with_calls(copy.deepcopy(body))
+        made = with_calls(copied_syntax(body))
         return [instrumented(one) for one in made]
 
     def _places_in(self, one: ast.stmt) -> list[int]:

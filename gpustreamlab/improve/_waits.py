@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from gpustreamlab.analysis._replay import Impossible, replay
 from gpustreamlab.improve._draft import Draft, parsed
 from gpustreamlab.improve._facts import LOOPS, Facts, is_plain_place, is_pure, is_reading, names_bound, root_of, selection
 from gpustreamlab.improve._run import names_loaded
-from gpustreamlab.programs._source import short_text
+from gpustreamlab.programs._source import copied_syntax, short_text
 from gpustreamlab.streams.stream import Stream
 
 _SYNCHRONIZES = ("synchronize", "deviceSynchronize")
@@ -411,7 +410,7 @@ def late_values(facts: Facts) -> Iterator[Variant]:
         again = parsed(f"for {head} in {name}:\n    pass")
         again[0].body = [one]  # type: ignore[attr-defined]
         if unit != place:  # on the stream on which it was read
-            again = [ast.With(copy.deepcopy(editor.at(unit).items), again)]
+            again = [ast.With(copied_syntax(editor.at(unit).items), again)]
         editor.insert(loop, parsed(f"{name} = []"))
         editor.insert(loop, again, behind=True)
         yield Variant(f"{told(facts, [place])} stands behind the loop", editor.tidy(), changes.no_host_waits)

@@ -23,7 +23,7 @@ from gpustreamlab._util.arrays import attributes_of
 from gpustreamlab.analysis import Piece, Region, Touch, region_of
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.memory.hazards import AccessWatch
-from gpustreamlab.programs._source import FUTURES, inner_codes
+from gpustreamlab.programs._source import FUTURES, copied_syntax, inner_codes
 
 BASED_ON_TORCH = frozenset({"torch", "torchvision", "torchaudio", "transformers", "diffusers", "timm", "einops"})
 """Libraries whose work on the device goes through torch's dispatcher."""
@@ -68,20 +68,8 @@ _CLOSES = frozenset({"close"})
 
 def instrumented(node: ast.stmt) -> ast.stmt:
     """Return a statement that tells `CALL` of its calls."""
-    made: ast.stmt = _Rewriter().visit(_copied(node))
+    made: ast.stmt = _Rewriter().visit(copied_syntax(node))
     return ast.fix_missing_locations(made)
-
-
-def _copied(part: Any) -> Any:
-    """Return a copy of syntax. Not by `copy.deepcopy`: nodes such as ``Load()`` are one for all code.
-
-    Where tracebacks were shown, a library has put onto them what leads to all of another file.
-    """
-    if isinstance(part, list):
-        return [_copied(one) for one in part]
-    if not isinstance(part, ast.AST):
-        return part
-    return ast.copy_location(type(part)(**{name: _copied(value) for name, value in ast.iter_fields(part)}), part)
 
 
 class _Rewriter(ast.NodeTransformer):

@@ -25,6 +25,8 @@ LABEL_LENGTH = 60  # How much of a statement its range is called by
 _ANNOTATION = "#:"
 FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 """Flags of code whose source has ``from __future__ import ...``; without `dont_inherit`, what is compiled here has ours."""
+_SHARED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
+"""Kinds of nodes that the interpreter makes once, for all code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,6 +344,23 @@ def _refuse(node: ast.AST, filename: str) -> None:
         return
     for child in ast.iter_child_nodes(node):
         _refuse(child, filename)
+
+
+def copied_syntax(part: Any) -> Any:
+    """Return a copy of syntax. Not by `copy.deepcopy`: nodes such as ``Load()`` are one for all code.
+
+    Where tracebacks were shown, a library has put onto them what leads to all of another file.
+    """
+    if isinstance(part, list):
+        return [copied_syntax(one) for one in part]
+    if not isinstance(part, ast.AST) or isinstance(part, _SHARED):
+        return part
+    kind = type(part)
+    made = kind.__new__(kind)  # which does not ask for its fields
+    vars(made).update(vars(part))  # what a draft notes of a statement, too
+    for name, value in ast.iter_fields(part):
+        setattr(made, name, copied_syntax(value))
+    return made
 
 
 def names_of(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:

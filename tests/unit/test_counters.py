@@ -29,8 +29,14 @@ from gpustreamlab.recorder import counters as sampling
 from gpustreamlab.typing import Cause, Certainty, SpanKind
 from gpustreamlab.workloads import spin
 from tests.helpers.traces import make_trace
+from tests.helpers.unfilled import leave_arrays_unfilled
 
 MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def arrays_are_not_filled(monkeypatch):
+    leave_arrays_unfilled(monkeypatch)
 
 
 def samples_of(trace, name):

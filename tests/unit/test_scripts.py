@@ -15,6 +15,7 @@ import pytest
 
 import gpustreamlab
 from scripts import make_lite, make_release, record_gallery, run_benchmarks, run_gpu_tests, try_pythons
+from tests.helpers.unfilled import leave_arrays_unfilled
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,6 +266,7 @@ SMALLER = {"million": {"range(1_000)": "range(30)", "700": "15"}, "decode": {"25
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_recipe_shows_on_the_simulated_device_what_its_question_is_about(name, monkeypatch):
     monkeypatch.chdir(ROOT)
+    leave_arrays_unfilled(monkeypatch)
     text = (record_gallery.GALLERY / f"{name}.py").read_text(encoding="utf-8")
     for large, small in SMALLER.get(name, {}).items():
         assert large in text

@@ -15,8 +15,14 @@ from gpustreamlab.typing import Cause, Change, SpanKind
 from gpustreamlab.workloads import spin
 from tests.helpers import advice_kin  # noqa: F401 - its programs are among `PAIRS`
 from tests.helpers.advice_programs import PAIRS
+from tests.helpers.unfilled import leave_arrays_unfilled
 
 MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def arrays_are_not_filled(monkeypatch):
+    leave_arrays_unfilled(monkeypatch)
 
 
 def record(program, which):
