@@ -234,7 +234,10 @@ def _read_runs(trace: Trace, told: bytes) -> tuple[tuple[Run, ...], int, float]:
     pieces = [rows[first : first + size] for first in firsts]
     launched_ns = np.append(trace.queued_ns[rows], trace.end_ns.max() + 1)
     until_ns = [int(launched_ns[first + size]) for first in firsts]
-    runs = tuple(_read_piece(trace, piece, end_ns) for piece, end_ns in zip(pieces, until_ns, strict=True))
+    runs = tuple(
+        replace(_read_piece(trace, piece, end_ns), share=size / len(rows))
+        for piece, end_ns in zip(pieces, until_ns, strict=True)
+    )
     wall_ns = sum(int(trace.end_ns[piece].max() - trace.start_ns[piece].min()) for piece in pieces)
     return runs, wall_ns, len(pieces) * size / len(rows)
 

@@ -227,7 +227,8 @@ class _Told:
     def as_graph(self) -> tuple[str, str]:
         launches = [call for call in self.before.calls if call.works]
         each = format_ns(int(np.median([call.cost_ns + call.gap_ns for call in launches if not call.awaits] or [0])))
-        text = f"Each of {count_text(len(launches), 'launch', 'launches')} takes the host {each} (median), more than the card."
+        which = "Each launch" if self.step.before.share < 1 else f"Each of {count_text(len(launches), 'launch', 'launches')}"
+        text = f"{which} takes the host {each} (median), more than the card."
         return text, LESS_LAUNCHES
 
     def calls(self) -> tuple[str, str]:

@@ -56,6 +56,8 @@ class Run:
     """Bytes per second of copies of page-locked memory, by `UPLOAD` and `DOWNLOAD`; what is missing is not known."""
     wait_ns: int = 0
     """What it takes the host to let a stream wait for another one."""
+    share: float = 1.0
+    """Of a longer run, where it is a piece of one."""
 
     def with_program(self, **changed: object) -> Run:
         """Return the same with another program."""
@@ -505,12 +507,15 @@ def as_graph(run: Run, call_ns: int, node_ns: int) -> Run | None:
     return _in_graphs(run, range(len(run.program.works)), frozenset(), call_ns, node_ns)
 
 
-def repeats_as_graph(run: Run, call_ns: int, node_ns: int, turns: int | None = None) -> Run | None:
+def repeats_as_graph(
+    run: Run, call_ns: int, node_ns: int, *, turns: int | None = None, loop: tuple[int, int, int] | None = None
+) -> Run | None:
     """Launch turns of a loop as a graph: only where each uses the memory of the one before, as a graph keeps its addresses.
 
-    So many turns at once; as many as take the host least, if None. It is launched twice at least, and its capture is paid for.
+    So many turns at once, as many as take the host least if None; of the loop with its first work, the one behind it, and how
+    many a turn has. It is launched twice at least, and its capture is paid for, by a piece of a run its share of that.
     """
-    found = _repeats(run)
+    found = loop or _repeats(run)
     if found is None:
         return None
     begin, end, period = found
@@ -520,7 +525,7 @@ def repeats_as_graph(run: Run, call_ns: int, node_ns: int, turns: int | None = N
     size = turns or max(-(-FEWEST_NODES // period), min(nodes, MOST_NODES, (end - begin) // 2) // period)
     captured = frozenset(range(begin, begin + size * period))
     capture_ns = sum(call.gap_ns + call.cost_ns for call in calls if captured & {*call.works})
-    made_ns = capture_ns + INSTANTIATE_NS + INSTANTIATE_NODE_NS * len(captured)
+    made_ns = round(run.share * (capture_ns + INSTANTIATE_NS + INSTANTIATE_NODE_NS * len(captured)))
     changed = _in_graphs(run, range(begin, end), frozenset(range(begin, end, size * period)), call_ns, node_ns)
     graphs = [call for call in changed.program.calls if len(call.works) > 1] if changed else []
     if changed is None or len(graphs) < 2:
@@ -562,7 +567,7 @@ def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]
     held_up_ns = int((lasted_ns - usual_ns)[lasted_ns > HELD_UP_TIMES * usual_ns].sum())
     cost_ns = call_ns + node_ns * len(places) + held_up_ns
     gap_ns = stretch[0].gap_ns
-    return [first._replace(gap_ns=gap_ns, cost_ns=cost_ns, works=places, latency_ns=first.latency_ns + cost_ns)]
+    return [first._replace(gap_ns=gap_ns, cost_ns=cost_ns, works=places, latency_ns=first.latency_ns - first.cost_ns + cost_ns)]
 
 
 def _repeats(run: Run) -> tuple[int, int, int] | None:
@@ -574,7 +579,7 @@ def _repeats(run: Run) -> tuple[int, int, int] | None:
         for touch in some or ():
             first = -MOST_PERIOD if touch.buffer in read else place  # what was there before lives on from then
             spans.setdefault(touch.buffer, [first, place])[1] = place
-    plain = [(work.lane, work.kind, work.blocks, work.size_bytes) for work in works]
+    plain = [(work.lane, work.kind, work.name, work.blocks, work.size_bytes) for work in works]
     # What lives on through the longest turn is the same memory in each, whatever the turn.
     rough = _codes([(*key, _lasting(some, spans)) for key, some in zip(plain, touches, strict=True)])
     tries = 0

@@ -40,7 +40,7 @@ from gpustreamlab.analysis._host_findings import (
 )
 from gpustreamlab.analysis._host_waits import calls_alike, lasted_ns, open_operations, thread_lanes
 from gpustreamlab.analysis._makers import maker_of
-from gpustreamlab.analysis._needed_waits import NEEDED
+from gpustreamlab.analysis._needed_waits import NEEDED, strongest_need
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pieces, pieces_on_time
 from gpustreamlab.analysis._replay import Impossible, replay
@@ -277,7 +277,7 @@ def _ranked(findings: Sequence[Finding]) -> list[Finding]:
         if finding.code is Cause.LAZY_LOAD and again_ns > AGAIN_SHARE * saves_ns:
             saves_ns = min(saves_ns, finding.waited_ns)
         elif finding.code is Cause.EVENT_WAIT:
-            return is_run, -saves_ns, finding.pieces.need[0] == NEEDED, -waited_ns * WAIT_WEIGHT
+            return is_run, -saves_ns, strongest_need(finding.pieces.need) == NEEDED, -waited_ns * WAIT_WEIGHT
         elif finding.code is Cause.NOT_OFFERED:  # what is left where no cause is known
             waited_ns = 0.0 if most_ns > finding.bound_ns else waited_ns * WAIT_WEIGHT
         return is_run, -saves_ns, False, -waited_ns
@@ -651,7 +651,7 @@ def _finding(
         certainty=found.certainty[members],
         need=pieces.needs_of(row, before).astype(np.int64),
     )
-    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and held.need[0] == NEEDED
+    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and strongest_need(held.need) == NEEDED
     made = replace(
         finding_of(trace, code, held),
         piece_count=piece_count,

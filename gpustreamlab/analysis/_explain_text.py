@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._device_causes import SURE, hardware_queues
 from gpustreamlab.analysis._host_waits import named_calls
 from gpustreamlab.analysis._makers import AMD, AWAITED, OF_RANKS, awaits_ranks, maker_of
-from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED
+from gpustreamlab.analysis._needed_waits import NEEDED, NOT_NEEDED, strongest_need
 from gpustreamlab.analysis._pieces import LatePieces
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._utilization import block_needs, blocks_that_fit
@@ -21,8 +21,8 @@ from gpustreamlab.typing import Cause, Certainty, EdgeKind, LaneKind, SpanKind
 _NAME_WIDTH = 40
 OF_CALL_ROW = (Cause.SLOWED_DOWN, Cause.OTHER_RANK)  # Of what took longer the kernel stands in place of a call
 LESS_LAUNCHES = (
-    "Capture the launches once as a CUDA graph, and launch that (in torch: torch.compile(model, mode='reduce-overhead')), or "
-    "make fewer, longer kernels: a larger batch, fused operations."
+    "Capture the launches once as a CUDA graph, and launch that, where each turn does the same with the same numbers "
+    "(in torch: torch.compile(model, mode='reduce-overhead')), or make fewer, longer kernels: a larger batch, fused operations."
 )
 LEAST_NEED = 1 / 8  # From which share of an SM on it is told what a block takes
 
@@ -185,7 +185,7 @@ _AMD_FIXES: Mapping[Cause, str] = MappingProxyType(
 def finding_texts(code: Cause, trace: Trace, pieces: LatePieces, place: int = 0) -> tuple[str, str]:
     """Write what happened to one piece that began late, and what to do."""
     piece = LatePieces(*(column[place] for column in pieces))
-    row, before, call, since_ns, launched_ns, start_ns, waited_ns, certainty, need = map(int, piece)
+    row, before, call, since_ns, launched_ns, start_ns, waited_ns, certainty, _ = map(int, piece)
     is_proved = SURE[certainty] is Certainty.PROVED  # of a late host, that the launching call is known
 
     def name(row: int) -> str:
@@ -222,7 +222,7 @@ def finding_texts(code: Cause, trace: Trace, pieces: LatePieces, place: int = 0)
         "priority": str(trace.lanes[int(trace.lane[before])].priority),
         "may_wait": "" if is_proved else _MAY_WAIT,
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
-        "mend_wait": _mend_wait(stream(row), stream(before), need=need),
+        "mend_wait": _mend_wait(stream(row), stream(before), need=strongest_need(pieces.need)),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
         "ruled_out": _ruled_out(trace, [row, before]) if code is Cause.UNKNOWN else "",
         "engine": "the card has one copy engine, which both directions share"

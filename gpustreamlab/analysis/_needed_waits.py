@@ -27,6 +27,11 @@ KNOWN_ORDERS = 1 << 25
 """So many pairs of a wait and a stream are followed through waits of third streams; beyond, what those order is not known."""
 
 
+def strongest_need(needs: Int64Array) -> int:
+    """Return the code of the need of several waits that one line makes: what one of them needs, all keep."""
+    return max(map(int, needs), key=_STRENGTHS.index)
+
+
 class WaitNeeds(NamedTuple):
     """Whether data need the waits of a trace, and which memory they are for."""
 

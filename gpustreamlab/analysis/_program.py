@@ -44,6 +44,7 @@ class Work(NamedTuple):
     size_bytes: int  # of a copy what it moves; of a kernel what it reads and writes, as far as that is known
     is_pageable: bool  # whether it is a copy of memory of the host that is not page-locked
     is_whole: bool = False  # whether all its blocks have to begin at once
+    name: int = -1  # code of its name in the trace
 
 
 class Call(NamedTuple):
@@ -199,8 +200,8 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
     fit = blocks_that_fit(trace)[rows].tolist()
     is_copy = (trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)).tolist()
     kinds, pageable = _copy_kinds(trace, rows)
-    columns = (rows, trace.lane[rows], _own_ns(trace, rows), are_cooperative(trace)[rows])
-    for place, (row, lane, lasted_ns, is_whole) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+    columns = (rows, trace.lane[rows], _own_ns(trace, rows), are_cooperative(trace)[rows], trace.name[rows])
+    for place, (row, lane, lasted_ns, is_whole, name) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         seat = seats[lane]
         sms = card.sm_count if seat is None else len(seat)
         grid, slots = blocks[place], card.slots_per_sm
@@ -212,7 +213,7 @@ def _works_of(trace: Trace, rows: Int64Array, card: Card, seats: Sequence[frozen
         else:
             grid = UNKNOWN_WAVES * sms
         needs = grid, slots, sms, traffic[place]
-        yield Work(row, lane, lane, KERNEL, max(1, lasted_ns), *needs, is_pageable=False, is_whole=is_whole)
+        yield Work(row, lane, lane, KERNEL, max(1, lasted_ns), *needs, is_pageable=False, is_whole=is_whole, name=name)
 
 
 def _own_ns(trace: Trace, rows: Int64Array) -> Int64Array:

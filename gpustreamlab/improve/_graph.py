@@ -17,7 +17,8 @@ from gpustreamlab.improve._facts import Facts, is_reading, names_bound, root_of,
 from gpustreamlab.improve._run import memory_of, parts_of_statement
 from gpustreamlab.improve._waits import Editor, Variant
 
-_PURE = frozenset({"range", "zip", "enumerate", "len"})
+_PURE = frozenset({"range", "len"})
+_HAS_STATE = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)
 _ORDERS = frozenset({"record", "wait", "query", "synchronize", "hold", "stream"})
 LAUNCH_NS = 4_000
 """What a launch takes on the host, to choose how many turns are one graph."""
@@ -70,7 +71,21 @@ def _is_capturable(facts: Facts, inside: Sequence[int]) -> bool:
             return False
         if not all(_is_of_device(facts, call, values) for call in calls) or not _writes_the_device(one, values):
             return False
+        if any(isinstance(part, _HAS_STATE) for part in parts) or not all(_is_same_each_time(part, values) for part in parts):
+            return False
         seen |= _bound_by(one)
+    return True
+
+
+def _is_same_each_time(part: ast.AST, values: dict[str, Any]) -> bool:
+    """Tell whether to look something up, or to go through it, changes nothing: iterators end, and properties may count."""
+    match part:
+        case ast.For(iter=ast.Name(id=name)):
+            return isinstance(values.get(name), (list, tuple, range))
+        case ast.Subscript(value=value) | ast.Attribute(value=value) if root_of(value):  # what a call gives is the device's
+            found = values.get(root_of(value))
+            is_plain = is_array(found) or isinstance(found, (list, tuple, dict, types.ModuleType))
+            return is_plain or type(found).__module__.startswith("gpustreamlab.")
     return True
 
 
@@ -129,5 +144,7 @@ def _as_graph(facts: Facts, place: int, given: Sequence[ast.expr], stream: str) 
     after = parsed(f'for {item} in {launches}:\n    with {lab}.on({stream}, "turns"):\n        {name}.launch()\n{name}.close()')
     editor.replace(place, [*before, *after])
     title = f"{'each turn is' if each == 1 else f'{each} turns are'} launched as one CUDA graph"
-    predict = partial(changes.repeats_as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS, turns=each)
+    works = [work for work, site in enumerate(facts.site_of) if site in inside]
+    loop = (works[0], works[-1] + 1, max(1, nodes))
+    predict = partial(changes.repeats_as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS, turns=each, loop=loop)
     return Variant(title, editor.tidy(), predict)

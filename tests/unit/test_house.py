@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_140, 9),
     "adapters": (910, 4),
-    "analysis": (15_065, 40),
+    "analysis": (15_080, 40),
     "backends": (1_330, 6),
     "backends/cuda": (4_100, 14),
     "backends/cuda/cupti": (5_220, 17),
@@ -19,7 +19,7 @@ CEILINGS = {
     "doors": (5_378, 16),
     "draw": (5_370, 15),
     "exchange": (6_350, 25),
-    "improve": (3_650, 13),
+    "improve": (3_665, 13),
     "memory": (1_710, 6),
     "model": (3_060, 9),
     "notebook": (3_060, 11),

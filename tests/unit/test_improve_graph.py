@@ -42,6 +42,17 @@ def test_a_loop_bound_by_launches_is_replayed(lab):
     assert "turns" in set(found.after.to_pandas()["name"])
 
 
+class Counter:
+    """Has another rate each time that it is asked."""
+
+    asked = 0
+
+    @property
+    def rate(self):
+        self.asked += 1
+        return self.asked
+
+
 def stay(lab):
     names = {"lab": lab, "xp": lab.xp, "x": lab.xp.ones((16, 16), "f4"), "host": np.ones(4), "kept": [], "n": 0, "spin": spin}
     lab.stream("a")
@@ -61,12 +72,18 @@ def stay(lab):
         ["x *= 2", "x += 1", "print('turn')"],
         ["if n < 1:", "    x *= 2"],
         ["x += xp.asarray(host[0])"],
+        ["lab.xp.minimum(x, (n := n + 1), out=x)", "x += 1"],
+        ["for low in rising:", "    lab.xp.minimum(x, low, out=x)", "    break", "x += 1"],
+        ["for low, _ in zip(rising, range(1)):", "    lab.xp.minimum(x, low, out=x)", "x += 1"],
+        ["x *= counter.rate", "x += 1"],
     ],
 )
 def test_what_is_another_in_each_turn_is_not_replayed(lab, lines):
     body = "\n".join(f"        {line}" for line in lines)
-    text = f"for k in range(40):\n    with lab.on('a'):\n{body}"
-    found = lab.improve(text, seconds=LONG, namespace=stay(lab))
+    made = {"rising": "iter([0.5 * n for n in range(99)])", "counter": "Counter()"}
+    before = "".join(f"{name} = {value}\n" for name, value in made.items() if name in body)
+    text = f"{before}for k in range(40):\n    with lab.on('a'):\n{body}"
+    found = lab.improve(text, seconds=LONG, namespace=stay(lab) | {"Counter": Counter})
 
     assert "graph()" not in found.source
     assert not any("CUDA graph" in one.title for one in found.left)

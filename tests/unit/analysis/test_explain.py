@@ -619,3 +619,36 @@ def test_a_piece_that_one_wait_held_up_before_its_launch_and_behind_it_is_told_o
         (finding,) = lab.explain().findings
     assert (finding.code, finding.piece_count, len(finding.pieces.row)) == (Cause.EVENT_WAIT, 1, 1)
     assert finding.head == "EVENT_WAIT: saves 40.0 µs"
+
+
+@pytest.mark.parametrize("buffers", [2, 3])
+def test_a_wait_of_which_some_turns_are_ordered_by_others_is_kept(buffers):
+    with gsl.Session("sim") as lab:
+        up, work = lab.stream("up"), lab.stream("work")
+        source = lab.memory.pinned_empty((256, 256), "f4")
+        device, total = [lab.xp.ones((256, 256), "f4") for _ in range(buffers)], lab.xp.zeros((256, 256), "f4")
+        lab.synchronize()
+        lab.clear()
+        for turn in range(8):
+            with lab.on(up):
+                device[turn % buffers].set(source)
+            work.wait(up)
+            with lab.on(work):
+                total += device[turn % buffers]
+            up.wait(work)
+        lab.synchronize()
+        told = [one.fix for one in lab.explain().findings if one.code is Cause.EVENT_WAIT]
+    assert told
+    assert not [fix for fix in told if "Leave out" in fix]
+
+
+def test_a_graph_is_not_promised_for_kernels_of_other_names():
+    with gsl.Session("sim") as lab:
+        x, w = lab.xp.ones((16, 16), "f4"), lab.xp.ones((16, 16), "f4")
+        lab.stream("a")
+        names = np.random.default_rng(0).choice(["add", "subtract", "multiply", "maximum", "minimum"], 200)
+        with lab.on("a"):
+            for name in names:
+                getattr(lab.xp, name)(x, w, out=x)
+        lab.synchronize()
+        assert not [one for one in lab.explain().findings if one.code is Cause.LAUNCH_BOUND and one.saves_ns]
