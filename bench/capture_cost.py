@@ -132,7 +132,7 @@ def cupy_loop(count: int) -> Callable[[], None]:
     return run
 
 
-def _gpt2() -> Any:
+def gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(GPT2Config(n_layer=12, n_head=12, n_embd=768)).cuda().half().eval()
@@ -141,7 +141,7 @@ def _gpt2() -> Any:
 def decode() -> Callable[[], None]:
     import torch
 
-    model = _gpt2()
+    model = gpt2()
     prompt = torch.randint(0, 50_000, (1, 32), device="cuda")
 
     @torch.no_grad()
@@ -158,17 +158,9 @@ def decode() -> Callable[[], None]:
 def replayed_decode() -> Callable[[], None]:
     import torch
 
-    model = _gpt2()
+    model = gpt2()
     tokens = torch.randint(0, 50_000, (1, 64), device="cuda")
-    with torch.no_grad():
-        aside = torch.cuda.Stream()
-        with torch.cuda.stream(aside):
-            for _ in range(3):
-                model(tokens, use_cache=False)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            model(tokens, use_cache=False)
+    graph = captured(lambda: model(tokens, use_cache=False))
 
     def run() -> None:
         for _ in range(100):
@@ -176,6 +168,22 @@ def replayed_decode() -> Callable[[], None]:
         torch.cuda.synchronize()
 
     return run
+
+
+def captured(step: Callable[[], object]) -> Any:
+    """Return a CUDA graph of torch of what a function does, which was done before."""
+    import torch
+
+    with torch.no_grad():
+        aside = torch.cuda.Stream()
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+    return graph
 
 
 def training() -> Callable[[], None]:

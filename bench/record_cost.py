@@ -9,8 +9,6 @@ floor: CUPTI's records of whole graphs, which nobody reads.
 from __future__ import annotations
 
 import argparse
-import math
-import os
 import statistics
 import subprocess
 import sys
@@ -24,19 +22,20 @@ from pathlib import Path
 from typing import Any
 
 from bench._common import report
-from bench.capture_cost import floor, profiler
+from bench.capture_cost import captured, floor, gpt2, profiler
 
 NEEDS_GPU = True
 SECONDS = 2.0
 LIMIT_S = 120
 RECORD = (sys.executable, "-m", "gpustreamlab", "record", "--quiet", "--force")
-TOOLS: dict[str, tuple[str, ...]] = {
-    "nothing": (),
-    "floor: records of whole graphs": ("--tool", "floor"),
-    "gpustreamlab record (whole graphs)": RECORD,
-    "gpustreamlab record --graphs nodes": (*RECORD, "--graphs", "nodes"),
-    "torch.profiler": ("--tool", "profiler"),
+TOOLS: dict[str, tuple[tuple[str, ...], str]] = {
+    "nothing": ((), ""),
+    "floor: records of whole graphs": ((), "floor"),
+    "gpustreamlab record (whole graphs)": (RECORD, ""),
+    "gpustreamlab record --graphs nodes": ((*RECORD, "--graphs", "nodes"), ""),
+    "torch.profiler": ((), "profiler"),
 }
+"""What runs the program, and what is on within its process."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -51,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.rounds):
             for tool, rates in found.items():
-                rates.append(_in_a_process(TOOLS[tool], Path(folder)))
+                rates.append(_in_a_process(*TOOLS[tool], Path(folder)))
                 print(tool, rates[-1], flush=True)
     rows: list[dict[str, Any]] = [
         {"recorded by": tool, "tokens a second": round(statistics.median(rates), 1)} for tool, rates in found.items()
@@ -62,16 +61,12 @@ def main(argv: list[str] | None = None) -> None:
     report(f"GPT-2 decodes by replays of a CUDA graph (medians of {options.rounds} processes each, in turn)", rows, rest)
 
 
-def _in_a_process(tool: tuple[str, ...], folder: Path) -> float:
-    program = [sys.executable, "-m", "bench.record_cost"]
-    if tool[:1] == (sys.executable,):
-        command = [*tool, "--page", str(folder / "page.html"), "--", *program, "--tool", ""]
-    else:
-        command = [*program, *(tool or ("--tool", ""))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=os.environ)
+def _in_a_process(recorder: tuple[str, ...], tool: str, folder: Path) -> float:
+    around = [*recorder, "--page", str(folder / "page.html"), "--"] if recorder else []
+    command = [*around, sys.executable, "-m", "bench.record_cost", "--tool", tool]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
-        print(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2_000:]}", flush=True)
-        return math.nan
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2_000:]}")
     return float(done.stdout.split()[-1])
 
 
@@ -86,24 +81,15 @@ def tokens_a_second(tool: str) -> float:
 
 def _decoding() -> Callable[[float], float]:
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(n_layer=12, n_head=12, n_embd=768)).cuda().half().eval()
+    model = gpt2()
     tokens = torch.randint(0, 50_000, (1, 64), device="cuda")
 
     def step() -> None:
         newest = model(tokens, use_cache=False).logits[:, -1:].argmax(-1)
         tokens.copy_(torch.cat((tokens[:, 1:], newest), 1))
 
-    with torch.no_grad():
-        aside = torch.cuda.Stream()
-        with torch.cuda.stream(aside):
-            for _ in range(3):
-                step()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
+    graph = captured(step)
 
     def decode(seconds: float) -> float:
         count, began_s = 0, time.perf_counter()

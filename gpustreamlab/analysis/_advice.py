@@ -458,7 +458,10 @@ def _without_some(run: Run, *, trace: Trace, cause: Cause) -> Run | None:
 
 def _as_graph(run: Run) -> Run | None:
     """Return the program with turns as graphs, where that would gain on a faster host, too."""
-    made = partial(changes.repeats_as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS)
+    loop = changes.find_repeats(run)
+    if loop is None:
+        return None
+    made = partial(changes.repeats_as_graph, call_ns=GRAPH_CALL_NS, node_ns=GRAPH_NODE_NS, loop=loop)
     calls = [
         call._replace(gap_ns=round(call.gap_ns / PACE_TIMES), cost_ns=round(call.cost_ns / PACE_TIMES))
         for call in run.program.calls

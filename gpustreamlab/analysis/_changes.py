@@ -515,7 +515,7 @@ def repeats_as_graph(
     So many turns at once, as many as take the host least if None; of the loop with its first work, the one behind it, and how
     many a turn has. It is launched twice at least, and its capture is paid for, by a piece of a run its share of that.
     """
-    found = loop or _repeats(run)
+    found = loop or find_repeats(run)
     if found is None:
         return None
     begin, end, period = found
@@ -570,7 +570,7 @@ def _as_graph(stretch: Sequence[Call], call_ns: int, node_ns: int) -> list[Call]
     return [first._replace(gap_ns=gap_ns, cost_ns=cost_ns, works=places, latency_ns=first.latency_ns - first.cost_ns + cost_ns)]
 
 
-def _repeats(run: Run) -> tuple[int, int, int] | None:
+def find_repeats(run: Run) -> tuple[int, int, int] | None:
     """Find turns of a loop that launch the same on the same memory: from which work on, until which, and how long one is."""
     works, touches = run.program.works, run.memory.touches
     spans: dict[int, list[int]] = {}  # By buffer that work itself makes: the first and the last work that uses it

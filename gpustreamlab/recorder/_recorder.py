@@ -150,8 +150,9 @@ class Recorder:
     def _ends_of_samples(self, samples: Int64Array) -> Int64Array:
         """Return samples with NaN behind the newest of each quantity that is still counted; shape (4, n)."""
         ends = {(lane, self._counter_names.code(name)): end_ns for (lane, name), end_ns in (*self.sample_ends.items(),)}
-        shown = {*zip(*samples[1:3].tolist(), strict=True)}
-        rows = [(end_ns, *place) for place, end_ns in ends.items() if place in shown]
+        rows = [
+            (end_ns, lane, code) for (lane, code), end_ns in ends.items() if ((samples[1] == lane) & (samples[2] == code)).any()
+        ]
         if not rows:
             return samples
         host_ns, lane, code = np.array(rows, np.int64).T
