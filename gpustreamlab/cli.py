@@ -32,7 +32,7 @@ from gpustreamlab.run import add_record_parser, add_run_parser, add_running_pars
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.trace import Trace, load_trace
 
-_INPUTS = "several are ranks of one PyTorch job"
+_INPUTS = "several are ranks of one job"
 _NARROWEST_COLUMNS = 60
 _BROKEN_PIPE_STATUS = 141  # 128 + SIGPIPE, what shells say of a program that is ended so
 _INTERRUPTED_STATUS = 130  # 128 + SIGINT

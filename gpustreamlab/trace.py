@@ -216,7 +216,8 @@ def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format
     Parameters
     ----------
     path
-        The file, or the files of several ranks of one job of PyTorch, which become one trace.
+        The file, or the files of several ranks of one job, by PyTorch's profiler or by gpustreamlab, which become one trace:
+        process N of it is rank N, or else the N-th file. Of our own `merge` says how their clocks are put together.
     format
         ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"record"``, ``"html"``,
         ``"kineto"``, ``"chrome"``, ``"nsys"``, ``"perfetto"``, ``"rocm"``, ``"csv"``, ``"xplane"`` or ``"memory"``.
@@ -227,6 +228,8 @@ def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format
         If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
     OptionError
         If there is no such format, the path is a URL, or there are several files that are no ranks.
+    TraceError
+        If it is not known how far the clocks of several files are apart.
     MissingExtraError
         If a package that this format needs is not installed.
 

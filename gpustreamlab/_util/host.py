@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import uuid
 from contextlib import suppress
 from functools import cache
@@ -18,6 +19,12 @@ def host_id() -> str:
     with suppress(OSError):  # Linux alone has it; containers of one host share it
         told = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def rank() -> int:
+    """Return the number of this process among those of its job, as torchrun gives it, or -1 where it is alone."""
+    told = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    return int(told[0]) if all(map(str.isdecimal, told)) and int(told[1]) > 1 else -1
 
 
 @cache

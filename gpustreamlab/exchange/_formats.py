@@ -42,6 +42,7 @@ FORMATS: Mapping[str, str] = {
     "memory": "gpustreamlab.exchange._memory_timeline:read_memory",
 }
 """What reads each format, imported when a file has to be read, by the names that ``format=`` takes."""
+_OURS = {"parquet", "spool", "record", "html"}
 _UNPACKING = {"kineto", "chrome", "perfetto", "xplane", "memory"}  # Formats whose readers take files packed by gzip as they are
 
 READABLE = (
@@ -168,14 +169,20 @@ def read_as(name: str, path: Path, readers: Mapping[str, Callable[[Path], Trace]
         return read(inner)
 
 
+def are_ours(paths: Sequence[str | PathLike[str]], name: str = AUTO) -> bool:
+    """Return whether gpustreamlab itself recorded each of these files."""
+    return all((find_format(path) if name == AUTO else name) in _OURS for path in paths)
+
+
 def read_ranks(paths: Sequence[str | PathLike[str]], name: str = AUTO) -> Trace:
     """Read the files of several ranks of one job of PyTorch as one trace; see `gpustreamlab.load_trace`."""
     for path in paths:
         found = find_format(path) if name == AUTO else name
         if found != "kineto":
             raise OptionError(
-                f"Of several files one trace is made where each is of a rank of one job, by PyTorch's profiler; {str(path)!r} "
-                f"is read as {found!r}. Load it alone, and compare two with gsl.compare('a.parquet', 'b.parquet')."
+                "Of several files one trace is made where gpustreamlab recorded each, or PyTorch's profiler each of a rank of "
+                f"one job; {str(path)!r} is read as {found!r}. Load it alone, and compare two with gsl.compare('a.parquet', "
+                "'b.parquet')."
             )
     trace: Trace = _load(FORMATS["kineto"])(list(paths))
     return trace

@@ -433,6 +433,8 @@ class TraceMetadata(Told):
     """Identifier of the machine that recorded it, since its start; empty where that is not known, or of traces of several."""
     clock_offset: ClockOffset | None = None
     """Offset of its clock to a reference of several processes; None where they were not compared."""
+    rank: int = -1
+    """Number of the process among those of its job, as ``torchrun`` gives it; -1 where there is no such job."""
     title: str = ""
     """A name for the trace, free text."""
     schema_version: Count = SCHEMA_VERSION

@@ -441,6 +441,7 @@ def join_metadata(
         clock_error_ns=max(meta.clock_error_ns for meta in told) + (between if len(told) > 1 else 0),
         capture_windows=tuple(windows),
         host=told[0].host if len({meta.host for meta in told}) == 1 else "",
+        rank=told[0].rank if len({meta.rank for meta in told}) == 1 else -1,
         title=next((meta.title for meta in told if meta.title), ""),
         diagnostics=tuple(dict.fromkeys(chain.from_iterable(meta.diagnostics for meta in told))),
         doubt=" ".join(dict.fromkeys(meta.doubt for meta in told if meta.doubt)),

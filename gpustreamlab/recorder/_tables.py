@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab._util.host import host_id
+from gpustreamlab._util.host import host_id, rank
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import Backend, StreamFacts
 from gpustreamlab.errors import DeviceError
@@ -137,6 +137,7 @@ class SessionTables:
             dropped_markers=self.markers.dropped_count,
             epoch_unix_ns=clock.epoch_unix_ns,
             host=host_id(),
+            rank=rank(),
             title=title,
             **kernels.facts(),
         )

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpustreamlab._util.host import rank
 from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.errors import BackendUnavailableError, OptionError
 from gpustreamlab.run._children import Children
@@ -108,10 +109,9 @@ class _Report:
     """What is written when the program has ended."""
 
     def __init__(self, program: Program, options: argparse.Namespace) -> None:
-        rank = os.environ.get("RANK", "0") if int(os.environ.get("WORLD_SIZE") or 1) > 1 else ""
-        stem = f"{program.name}{f'-rank{rank}' if rank else ''}"
-        self._program, self._is_quiet = stem, options.quiet
-        self.page, self.output = chosen_files(options, stem)
+        of_rank = "" if rank() < 0 else f"-rank{rank()}"  # in all names: ranks are given the same options
+        self._program, self._is_quiet = f"{program.name}{of_rank}", options.quiet
+        self.page, self.output = chosen_files(options, program.name, of_rank)
         self.recording: ProgramRecording | None = None
         self.children: Children | None = None
         self._kept: list[object] = []

@@ -46,10 +46,10 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what went wrong")
 
 
-def chosen_files(options: argparse.Namespace, name: str) -> tuple[Path, Path | None]:
+def chosen_files(options: argparse.Namespace, name: str, of_rank: str = "") -> tuple[Path, Path | None]:
     """Return where the page goes, and the trace if that is wanted: as paths that stay where a program goes elsewhere."""
-    page = Path(options.page or f"{name}.html").absolute()
-    output = None if options.output is None else Path(options.output).absolute()
+    page = _with_rank(Path(options.page or f"{name}.html").absolute(), of_rank)
+    output = None if options.output is None else _with_rank(Path(options.output).absolute(), of_rank)
     if page.suffix.lower() != ".html":
         raise OptionError(f"The page is {page.name!r}; it has to end in .html. For the data: -o run.parquet")
     if output is not None:
@@ -60,6 +60,11 @@ def chosen_files(options: argparse.Namespace, name: str) -> tuple[Path, Path | N
         if path == output or not is_bare_page(path):
             raise OptionError(f"{shown(path)!r} is there already. Replace it with --force, or name another one.")
     return page, output
+
+
+def _with_rank(path: Path, of_rank: str) -> Path:
+    stem, dot, suffixes = path.name.partition(".")
+    return path.with_name(f"{stem}{of_rank}{dot}{suffixes}")
 
 
 def numbered(path: Path, place: int) -> Path:

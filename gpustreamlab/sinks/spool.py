@@ -14,9 +14,10 @@ from typing import Any
 
 from gpustreamlab._util.background import Updater, held_weakly
 from gpustreamlab._util.defences import HomeProcess, delayed_interrupts, process_lock
+from gpustreamlab.analysis import with_waits_for_ranks
 from gpustreamlab.errors import DeviceError, OptionError, SpoolWarning, TraceError, TraceFileError
-from gpustreamlab.exchange import check_format, read_as, read_ranks
-from gpustreamlab.model import Trace
+from gpustreamlab.exchange import are_ours, check_format, read_as, read_ranks
+from gpustreamlab.model import Trace, merge
 from gpustreamlab.recorder import START, Chunk, Recorder, fold, join, newer_half
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder, SpoolFile
 from gpustreamlab.typing import SpoolState
@@ -248,7 +249,14 @@ def read_any(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: 
     paths = [_path(one) for one in given]
     if not paths:
         raise OptionError("load_trace() got no file. Give the path of one, or those of all ranks of a job.")
-    return read_ranks(paths, format) if len(paths) > 1 else read_as(format, paths[0], {"spool": read_spool})
+    if len(paths) > 1 and not are_ours(paths, format):
+        return read_ranks(paths, format)
+    traces = [read_as(format, path, {"spool": read_spool}) for path in paths]
+    if len(traces) == 1:
+        return traces[0]
+    ranks = [trace.metadata.rank for trace in traces]
+    is_told = min(ranks) >= 0 and len(set(ranks)) == len(ranks)
+    return with_waits_for_ranks(merge(traces, processes=ranks if is_told else range(len(traces))))
 
 
 def _path(given: object) -> Path:

@@ -205,7 +205,7 @@ def test_a_forked_child_is_left_alone_and_a_rank_has_its_number_in_its_files(fol
     assert (done.returncode, done.stdout) == (0, "3\n")
     assert done.stderr.count("Timeline: ") == done.stderr.count("Timeline: program-rank3.html") == 1
     assert Path("program-rank3.html").exists()
-    assert (gsl.load_trace("run.parquet").kind == list(SpanKind).index(SpanKind.KERNEL)).sum() == 12
+    assert (gsl.load_trace("run-rank3.parquet").kind == list(SpanKind).index(SpanKind.KERNEL)).sum() == 12
 
 
 def test_ctrl_c_at_the_terminal_ends_program_and_recording_and_what_a_killed_run_has_left_stays(folder):

@@ -8,7 +8,7 @@ from pathlib import Path
 import gpustreamlab
 
 CEILINGS = {
-    "_util": (1_140, 9),
+    "_util": (1_145, 9),
     "adapters": (910, 4),
     "analysis": (15_080, 40),
     "backends": (1_330, 6),
@@ -16,7 +16,7 @@ CEILINGS = {
     "backends/cuda/cupti": (5_220, 17),
     "backends/sim": (4_095, 11),
     "cluster": (1_900, 7),
-    "doors": (5_378, 16),
+    "doors": (5_381, 16),
     "draw": (5_370, 15),
     "exchange": (6_350, 25),
     "improve": (3_665, 13),
@@ -25,10 +25,10 @@ CEILINGS = {
     "notebook": (3_060, 11),
     "programs": (4_030, 9),
     "recorder": (5_280, 13),
-    "run": (1_795, 13),
+    "run": (1_800, 13),
     "run/site": (60, 1),
     "schedule": (990, 3),
-    "sinks": (1_510, 5),
+    "sinks": (1_517, 5),
     "streams": (2_120, 6),
     "testing": (1_300, 5),
     "tuning": (2_420, 7),

@@ -194,3 +194,44 @@ def test_traces_of_ranks_that_are_merged_tell_who_waited():
     trace = gsl.merge([rank(0, 70), rank(1, 30)], ahead_ns=[0, 40], processes=[0, 1])
     assert trace.extra["awaited_ns"].tolist() == [40, 0]
     assert [lane.device for lane in trace.lanes] == [0, 1]
+
+
+def ours(path, rank, began_us, spans_us, *, is_told):
+    """Save what a rank has recorded: steps and the collectives behind them, on a clock that began when the process did."""
+    trace = Trace.from_columns(
+        start_ns=[1_000 * start for start, _ in spans_us],
+        end_ns=[1_000 * end for _, end in spans_us],
+        stream=["stream 7"] * len(spans_us),
+        name=["backward", RING] * (len(spans_us) // 2),
+        kind="kernel",
+    )
+    card = replace(trace.metadata.device, ordinal=rank, uuid=f"card {rank}")
+    told = {
+        "backend": "cuda",
+        "device": card,
+        "rank": rank if is_told else -1,
+        "host": "h",
+        "epoch_unix_ns": 10**18 + 1_000 * began_us,
+    }
+    lanes = tuple(replace(lane, device=rank) for lane in trace.lanes)
+    replace(trace, lanes=lanes, metadata=replace(trace.metadata, **told)).save(path)
+    return path
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_ranks_that_recorded_themselves_are_one_trace_and_the_late_one_is_named(tmp_path, is_told):
+    # GIVEN two ranks, of which rank 1 began to record 500 us later, and computes for longer in the second step
+    zero = ours(tmp_path / "a.parquet", 0, 0, [(1_000, 2_000), (2_000, 2_600), (3_000, 4_000), (4_000, 5_600)], is_told=is_told)
+    one = ours(tmp_path / "b.parquet", 1, 500, [(500, 1_600), (1_600, 2_100), (2_500, 4_900), (4_900, 5_100)], is_told=is_told)
+    # WHEN they are loaded together, in whatever order where the files tell their ranks
+    trace = gsl.load_trace([one, zero] if is_told else [zero, one])
+    # THEN each is a process on one clock
+    assert {(lane.process, lane.device) for lane in trace.lanes} == {(0, 0), (1, 1)}
+    of_one = trace.where(device=1)
+    assert (of_one.start_ns - trace.where(device=0).start_ns.min()).tolist() == [0, 1_100_000, 2_000_000, 4_400_000]
+    # AND collectives are matched, and name who was last
+    late = trace.stragglers().names[0]
+    assert (late.name, late.last.tolist(), late.behind_ns.tolist()) == (RING, [1, 1], [[100_000, 0], [1_400_000, 0]])
+    assert trace.stragglers().groups == ("p0", "p1")
+    assert [found.code for found in trace.where(device=0).explain().findings] == [Cause.OTHER_RANK]
+    assert trace.metadata.rank == -1

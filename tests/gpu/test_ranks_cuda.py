@@ -1,0 +1,108 @@
+"""Ranks of a data-parallel step, one process a card, that record themselves: one trace says who was late, and who waited."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab.model import SPAN_KINDS
+from gpustreamlab.typing import Cause, SpanKind
+
+torch = pytest.importorskip("torch")
+
+PATHS = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+CARDS = torch.cuda.device_count()
+LATE = CARDS - 1  # its batch is late in each step
+STEPS, WARM_UP = 24, 4
+PROGRAM = f"""
+import os, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+torch.manual_seed(0)
+layers = [torch.nn.Linear(2048, 2048) for _ in range(4)]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), device_ids=[rank])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+batch = torch.randn(512, 2048, device="cuda")
+for _ in range({STEPS}):
+    if rank == {LATE}:
+        torch.cuda._sleep(4_000_000)  # about 2 ms
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+torch.cuda.synchronize()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module", params=["run", "record"])
+def ranks(request, tmp_path_factory):
+    """Return the trace of all ranks, as each recorded itself, and as the driver's recorder did."""
+    assert CARDS > 1, "This needs two cards."
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "train.py").write_text(PROGRAM)
+    of_torch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(CARDS)]
+    ours = ["-m", "gpustreamlab", request.param, "-o", "run.parquet"]
+    command = [*of_torch, *ours, "train.py"] if request.param == "run" else [sys.executable, *ours, "--", *of_torch, "train.py"]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": PATHS}, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    paths = sorted(folder.glob("run*.parquet"))
+    assert len(paths) == CARDS, done.stderr
+    return gsl.load_trace(paths)
+
+
+def test_each_card_is_a_process_on_one_clock(ranks):
+    streams = [lane for code, lane in enumerate(ranks.lanes) if code in ranks.where(kind="kernel").lane]
+    assert {lane.device for lane in streams} == set(range(CARDS))
+    assert len({lane.process for lane in streams}) == CARDS
+    ends_ns = _of_collectives(ranks, ranks.end_ns)
+    # Kernels of one collective end together: what is between them is how far the clocks are off, and the way of the last bytes.
+    assert len(ends_ns) >= STEPS
+    assert np.median(np.ptp(ends_ns, axis=1)) < 50_000 + ranks.metadata.clock_error_ns
+
+
+def test_the_late_rank_is_named_by_as_much_as_its_kernel_took(ranks):
+    asleep_ns = ranks.where(device=LATE).where(name=[name for name in ranks.names if "spin_kernel" in name]).duration_ns
+    assert len(asleep_ns) == STEPS
+    late = ranks.stragglers().names[0]
+    assert late.is_collective
+    of_steps = late.late_ns > 1_000_000
+    assert of_steps.sum() >= STEPS - WARM_UP
+    group = int(np.bincount(late.last[of_steps]).argmax())
+    assert f"{ranks.lanes[_late_lane(ranks)].process}" in ranks.stragglers().groups[group]
+    assert set(late.last[of_steps][WARM_UP:].tolist()) == {group}
+    assert np.median(late.late_ns[of_steps][WARM_UP:]) == pytest.approx(np.median(asleep_ns), abs=300_000)
+
+
+def test_who_waited_is_told_why_and_at_most_what_it_would_save(ranks):
+    found = ranks.where(device=0).explain().findings
+    of_rank = [one for one in found if one.code is Cause.OTHER_RANK]
+    assert of_rank, [one.code for one in found]
+    assert 0.7 * 2e6 * (STEPS - WARM_UP) < of_rank[0].bound_ns < 1.6 * 2e6 * STEPS
+    assert of_rank[0].saves_ns == 0, "it is not promised"
+    of_late = [one.bound_ns for one in ranks.where(device=LATE).explain().findings if one.code is Cause.OTHER_RANK]
+    assert sum(of_late) < 0.2 * of_rank[0].bound_ns
+
+
+def _of_collectives(trace, column):
+    """Return a column of the kernels of all-reduces, shape (n_collectives, n_cards), each card's in order."""
+    names = [code for code, name in enumerate(trace.names) if "AllReduce" in name]
+    is_one = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & np.isin(trace.name, names)
+    device = np.array([lane.device for lane in trace.lanes])[trace.lane]
+    own = [column[is_one & (device == number)] for number in range(CARDS)]
+    assert len({len(one) for one in own}) == 1, json.dumps([len(one) for one in own])
+    return np.stack(own, axis=1)
+
+
+def _late_lane(trace):
+    return next(code for code, lane in enumerate(trace.lanes) if lane.device == LATE and lane.kind.value == "stream")
