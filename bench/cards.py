@@ -120,7 +120,7 @@ def pairs(cards: int) -> list[dict[str, Any]]:
         for card in range(cards):
             node.stream(f"s{card}", device=card)
         for one, other in itertools.combinations(range(cards), 2):
-            flag = _clocks(node, one, other)
+            flag = clocks(node, one, other)
             rows.append({"what": f"clocks of GPU {one} and {other}"} | flag)
         for one, other in itertools.permutations(range(cards), 2):
             rows.append(_copies(node, one, other))
@@ -132,7 +132,7 @@ def pairs(cards: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _clocks(node: Any, one: int, other: int) -> dict[str, float]:
+def clocks(node: Any, one: int, other: int) -> dict[str, float]:
     """Compare what the node takes the clocks to be apart with a flag that goes back and forth."""
     from gpustreamlab.model import shifted_moment
 

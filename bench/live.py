@@ -1,6 +1,7 @@
 """How the live timeline keeps up in JupyterLab: delay from drain to pixels, CPU of the kernel, bytes on the wire, memory.
 
-``python -m bench.live --minutes 10`` is the long run; the default takes half a minute. It needs the extra ``notebook`` and the
+``python -m bench.live --minutes 10`` is the long run; the default takes half a minute; ``--cards 8`` shows a node of simulated
+cards, with as many ranges a second on each. It needs the extra ``notebook`` and the
 dependency group ``browser``.
 """
 
@@ -35,15 +36,22 @@ import gpustreamlab as gsl
 from gpustreamlab.notebook.live_timeline import LiveTimeline
 from gpustreamlab.notebook.live_timeline import TimelinePage
 
+CARDS = 1
+
+def opened():
+    return gsl.Session("sim", capture="ranges") if CARDS == 1 else gsl.Node(range(CARDS), backend="sim", capture="ranges")
+
 def load(lab, seconds, rate):
     # Record so many ranges a second; return what that took.
-    streams = [lab.stream(f"s{number}") for number in range(4)]
+    homes = [lab] if CARDS == 1 else list(lab)
+    streams = [(home, home.stream(f"s{number}{place or ''}")) for number in range(4) for place, home in enumerate(homes)]
     names = [f"work {number}" for number in range(8)]
     begin, cpu_s, done = time.perf_counter(), time.process_time(), 0
     while (now_s := time.perf_counter() - begin) < seconds:
         due = min(int(now_s * rate), done + rate // 10)
         for place in range(done, due):
-            with lab.on(streams[place % 4], names[place % 8]):
+            home, stream = streams[place % len(streams)]
+            with home.on(stream, names[place % 8]):
                 pass
         done = due
         lab.synchronize()  # time of the simulated device passes only so; on hardware the work ends by itself
@@ -72,7 +80,7 @@ LiveTimeline.refresh, TimelinePage.send_update = watched_refresh, watched_send
 def facts():
     return {"rss_mb": psutil.Process().memory_info().rss / 1e6, "costs": costs, "sent": sent}
 
-plain, lab = gsl.Session("sim", capture="ranges"), gsl.Session("sim", capture="ranges")
+plain, lab = opened(), opened()
 with lab.on(lab.stream("s0"), "first"):
     pass
 """
@@ -97,7 +105,8 @@ IS_LIVE = "() => Boolean(document.querySelector('.gsl-live')?.gslView?.viewer?.p
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, add_help=False)
     parser.add_argument("--minutes", type=float, default=0.5, help="how long the load lasts")
-    parser.add_argument("--rate", type=int, default=RATE, help="ranges a second")
+    parser.add_argument("--rate", type=int, default=RATE, help="ranges a second, on each card")
+    parser.add_argument("--cards", type=int, default=1, help="simulated cards")
     parser.add_argument("--picture", type=Path, help="where a screenshot goes")
     options, left = parser.parse_known_args(argv)
     with tempfile.TemporaryDirectory() as folder, running_jupyter(Path(folder)) as jupyter, sync_playwright() as playwright:
@@ -106,13 +115,14 @@ def main(argv: list[str] | None = None) -> None:
         notebook = NotebookPage(browser.new_page(viewport={"width": 1300, "height": 1000}))
         wire = count_wire(notebook.page)
         # A short cell: a view that is scrolled out of sight does not draw.
-        (jupyter.folder / "live_setup.py").write_text(SETUP, encoding="utf-8")
+        (jupyter.folder / "live_setup.py").write_text(SETUP.replace("CARDS = 1", f"CARDS = {options.cards}"), encoding="utf-8")
         notebook.open(jupyter.write_notebook("live", ["from live_setup import *", "lab.timeline()"]))
-        rows = measure(notebook, wire, seconds=60 * options.minutes, rate=options.rate)
+        rows = measure(notebook, wire, seconds=60 * options.minutes, rate=options.rate * options.cards)
         if options.picture is not None:
             notebook.page.screenshot(path=options.picture)
         browser.close()
-    report(f"Live timeline in JupyterLab at {options.rate:,} ranges a second for {options.minutes:g} min", rows, left)
+    cards = f" on each of {options.cards} simulated cards" if options.cards > 1 else ""
+    report(f"Live timeline in JupyterLab at {options.rate:,} ranges a second{cards} for {options.minutes:g} min", rows, left)
 
 
 def count_wire(page: Any) -> dict[str, int]:

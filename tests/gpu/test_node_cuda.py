@@ -1,11 +1,13 @@
 """Several cards as one node: their clocks, their kernels, and waits from one to the other."""
 
+import itertools
 import json
 
 import cupy
 import numpy as np
 import pytest
 
+from bench.cards import clocks
 from gpustreamlab import Node, Session
 from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.typing import SpanKind
@@ -13,6 +15,7 @@ from gpustreamlab.workloads import spin
 from tests.helpers.programs import run_alone
 
 KINDS = list(SpanKind)
+CARDS = cupy.cuda.runtime.getDeviceCount()
 
 
 @pytest.fixture
@@ -101,29 +104,29 @@ from gpustreamlab import Node, Session
 from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.workloads import spin
 from gpustreamlab.typing import SpanKind
-is_direct, size = sys.argv[1] == "direct", 128 << 20
+is_direct, last, size = sys.argv[1] == "direct", int(sys.argv[2]), 128 << 20
 with Node(backend="cuda") as node:
     node.stream("a")
-    node.stream("b", device=1)
+    node.stream("b", device=last)
     with cupy.cuda.Device(0):
         x = cupy.zeros(size, cupy.uint8)
-    with cupy.cuda.Device(1):
+    with cupy.cuda.Device(last):
         y = cupy.zeros(size, cupy.uint8)
     if is_direct:
-        for own, other in ((0, 1), (1, 0)):
+        for own, other in ((0, last), (last, 0)):
             with cupy.cuda.Device(own):
                 cupy.cuda.runtime.deviceEnablePeerAccess(other)
     node.synchronize()
     for _ in range(2):
         node.clear()
         said = {}
-        for place, name in enumerate("ab"):
+        for place, name in ((0, "a"), (last, "b")):
             with node.on(name, f"hand over on {name}"):
                 events = [cupy.cuda.Event(), cupy.cuda.Event()]
                 spin(node[place], 200_000)
                 handle = cupy.cuda.get_current_stream()
                 events[0].record(handle)
-                cupy.cuda.runtime.memcpyPeerAsync(y.data.ptr, 1, x.data.ptr, 0, size, handle.ptr)
+                cupy.cuda.runtime.memcpyPeerAsync(y.data.ptr, last, x.data.ptr, 0, size, handle.ptr)
                 events[1].record(handle)
                 spin(node[place], 100_000)
             node.synchronize()
@@ -135,11 +138,10 @@ with Node(backend="cuda") as node:
 """
 
 
+@pytest.mark.parametrize("card", range(1, CARDS))
 @pytest.mark.parametrize(("way", "name"), [("direct", "memcpy PtoP"), ("staged", "memcpy PtoP (through the host)")])
-def test_a_copy_between_cards_is_in_the_stream_that_launched_it_and_lasts_as_long_as_events_say(node, way, name):
-    if len(node) < 2:
-        pytest.skip("This needs two cards.")
-    copies, said_ms, strays, ranges_ns = json.loads(run_alone(PEERS, way).splitlines()[-1])
+def test_a_copy_between_cards_is_in_the_stream_that_launched_it_and_lasts_as_long_as_events_say(card, way, name):
+    copies, said_ms, strays, ranges_ns = json.loads(run_alone(PEERS, way, str(card)).splitlines()[-1])
     assert [copy[:3] for copy in copies] == [["a", name, "hand over on a"], ["b", name, "hand over on b"]]
     for stream, _, _, duration_ns in copies:
         assert duration_ns == pytest.approx(said_ms[stream] * 1e6, rel=0.05, abs=40_000)
@@ -148,7 +150,13 @@ def test_a_copy_between_cards_is_in_the_stream_that_launched_it_and_lasts_as_lon
     assert strays == 0
 
 
+def test_clocks_of_each_pair_of_cards_are_known_to_a_microsecond(node):
+    for one, other in itertools.combinations(range(len(node)), 2):
+        found = clocks(node, one, other)
+        assert found["off by a flag, us"] <= min(1.0, found["stated bound, us"]), (one, other, found)
+
+
+@pytest.mark.parametrize("card", range(1, CARDS) or [0])
 @pytest.mark.parametrize("check", [*CONTRACT_CHECKS, *CAPTURE_CHECKS, *GRAPH_CHECKS], ids=lambda check: check.__name__)
-def test_the_last_card_keeps_the_contract(check):
-    last = cupy.cuda.runtime.getDeviceCount() - 1
-    check(lambda **options: Session("cuda", device=last, capture="ranges", **options))
+def test_each_card_keeps_the_contract(check, card):
+    check(lambda **options: Session("cuda", device=card, capture="ranges", **options))
