@@ -49,7 +49,7 @@ from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.analysis._stacks import KEEP_VALUE, READS_VALUE, find_host_bound, in_operation, name_threads, with_operation
 from gpustreamlab.analysis._steps import name_tags, spans_named
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import Trace, TraceMetadata, display_name
+from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Change, Int64Array, LaneKind, NoteKind, SpanKind
 
 PAIRS_TOLD = 4  # Up to how many pairs of streams are told apart for one cause; what more cost is added up
@@ -232,6 +232,8 @@ def _explanation(
         no_gain = no_gain_text(trace, rows, result.together_ns) if is_shared and least_ns is None else ""
         gain_ns = sum(finding.saves_ns for finding in findings)
         result = replace(result, forecast=advice.forecast, gain_ns=gain_ns, no_gain=no_gain)
+    else:  # of several cards, say: what its calls took is the most that any change of them gains
+        findings = [replace(one, bound_ns=max(one.bound_ns, min(_calls_ns(trace, one), result.bound_ns))) for one in findings]
     if least_ns is None and not is_part:
         worth_ns = max(result.worth_ns, int(IDLE_SHARE * result.active_ns))
         findings += _values_read(trace, pieces, advice, findings, worth_ns) if advice else []
@@ -310,6 +312,13 @@ def _held_calls(trace: Trace, found: Found) -> dict[Cause, list[int]]:
     """Return the calls that were simply too long, by cause, with those of the same name before the same launch."""
     calls = {code: np.unique(found.call[(found.cause == CODES.index(code)) & (found.call >= 0)]) for code in CALLED}
     return {code: calls_alike(trace, rows).tolist() for code, rows in calls.items() if len(rows)}
+
+
+def _calls_ns(trace: Trace, finding: Finding) -> int:
+    """Return what all calls took that are named as those of a finding: one that held nothing up then may now."""
+    calls = finding.pieces.call_row
+    is_alike = np.isin(trace.name, trace.name[calls[calls >= 0]]) & (trace.kind == SPAN_KINDS.index(SpanKind.HOST))
+    return int(trace.duration_ns[is_alike].sum())
 
 
 def held_calls(trace: Trace) -> dict[Cause, list[int]]:

@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab.analysis import critical_path, expect_faster, explain, host_waits, overlap, summary_text, utilization
 from gpustreamlab.draw import plan_header, why_tables
 from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model import Device, Lane, Partition
 from gpustreamlab.typing import Cause
+from gpustreamlab.workloads import spin
 from tests.helpers.devices import two_devices, two_ranks
 
 FULL = {"blocks": 1_000}
@@ -177,3 +179,32 @@ def test_a_pair_of_one_device_names_it():
 def test_a_layout_is_predicted_for_one_device():
     with pytest.raises(OptionError, match=r"2 GPUs have streams here.*trace\.where\(device=0\)\.what_if"):
         two_devices().what_if(None, sweep=())
+
+
+@pytest.mark.parametrize("cards", [2, 8])
+def test_at_most_holds_where_calls_of_the_host_keep_several_cards_from_working_at_once(cards):
+    def run(is_pinned):
+        loads = []
+        with gsl.Node(range(cards), backend="sim") as node:
+            for number, lab in enumerate(node):
+                shape = (200_000,)
+                source = lab.memory.pinned_empty(shape, float) if is_pinned else np.ones(shape)
+                loads.append((lab, source, lab.xp.empty(shape), lab.stream(f"work{number}"), lab.stream(f"load{number}")))
+            node.clear()
+            for _ in range(6):
+                for lab, source, target, work, load in loads:
+                    with lab.on(work):
+                        spin(lab, 300_000)
+                    with lab.on(load):
+                        target.set(source)
+                for place, (*_, work, _) in enumerate(loads):
+                    work.wait(loads[(place + 1) % cards][3])
+            node.synchronize()
+            return node.trace
+
+    before, mended = run(is_pinned=False), run(is_pinned=True)
+    found = before.explain()
+    (finding,) = (one for one in found.findings if one.code is Cause.PAGEABLE_COPY)
+    gain_ns = np.ptp([before.start_ns.min(), before.end_ns.max()]) - np.ptp([mended.start_ns.min(), mended.end_ns.max()])
+    assert 0 < gain_ns <= finding.bound_ns <= found.bound_ns
+    assert finding.saves_ns == 0
