@@ -232,8 +232,9 @@ def _explanation(
         no_gain = no_gain_text(trace, rows, result.together_ns) if is_shared and least_ns is None else ""
         gain_ns = sum(finding.saves_ns for finding in findings)
         result = replace(result, forecast=advice.forecast, gain_ns=gain_ns, no_gain=no_gain)
-    else:  # of several cards, say: what its calls took is the most that any change of them gains
-        findings = [replace(one, bound_ns=max(one.bound_ns, min(_calls_ns(trace, one), result.bound_ns))) for one in findings]
+    else:  # of several cards, say: no change gains more than the calls took, or than all order and idle time
+        most_ns = whole.wall_ns - whole.ideal_ns
+        findings = [replace(one, bound_ns=max(one.bound_ns, min(_calls_ns(trace, one), most_ns))) for one in findings]
     if least_ns is None and not is_part:
         worth_ns = max(result.worth_ns, int(IDLE_SHARE * result.active_ns))
         findings += _values_read(trace, pieces, advice, findings, worth_ns) if advice else []
