@@ -12,6 +12,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import (
     StepTime,
+    distinct,
     lane_devices,
     lane_processes,
     map_threaded,
@@ -251,8 +252,6 @@ def _alone_on_card_ns(pieces: Pieces, rows: Int64Array) -> Int64Array:
 
 def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
     """Return for each row a number for its kernel, grid, partition and device; equal where all are."""
-    import pandas as pd
-
     # A short name may stand for many kernels, which full names tell apart.
     shapes: dict[object, int] = {}
     kernels = [shapes.setdefault((one.full_name, one.grid, one.block), len(shapes)) for one in trace.details]
@@ -260,11 +259,10 @@ def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
         column = np.array([*kernels, -1], np.int64)[trace.extra["detail"]]
     else:
         column = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
-    grids, _ = pd.factorize(column[rows])
+    _, grids = distinct(column[rows])
     parts = (trace.partition[rows] + 1) * len(trace.devices) + per_row(trace, range(len(trace.devices)))[rows]
     key = (trace.name[rows].astype(np.int64) * (int(grids.max()) + 1) + grids) * (int(parts.max()) + 1) + parts
-    codes: Int64Array = pd.factorize(key)[0].astype(np.int64)
-    return codes
+    return distinct(key)[1].astype(np.int64)
 
 
 def _quantiles(group: Int64Array, values: Int64Array, count: int, *shares: float) -> list[FloatArray]:
