@@ -117,7 +117,7 @@ if "lab" in globals():
     import time
     from pathlib import Path
     from gpustreamlab import load_trace
-    while sum(name == "copy 2" for name in load_trace("program.gsl").to_pandas()["name"]) < 1:
+    while "copy 2" not in (seen := load_trace("program.gsl")).names or not (seen.name == seen.names.index("copy 2")).any():
         time.sleep(0.05)
 """
 
