@@ -12,6 +12,7 @@ import json
 import posixpath
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from jinja2.sandbox import SandboxedEnvironment  # noqa: E402
 from numpydoc import docscrape_sphinx  # noqa: E402
+from sphinx.search.en import SearchEnglish  # noqa: E402
 
 import gpustreamlab  # noqa: E402
 from gpustreamlab.draw._html import bokeh_text, timeline_page, viewer_packed  # noqa: E402
@@ -49,6 +51,8 @@ numpydoc_show_class_members = False
 environments: dict[str, SandboxedEnvironment] = {}
 # Else numpydoc compiles its template anew for each docstring, which is an eighth of a build.
 docscrape_sphinx.SandboxedEnvironment = lambda loader: environments.setdefault("", SandboxedEnvironment(loader=loader))
+# Else the search index finds the stem of each word anew for each page.
+SearchEnglish.stem = cache(SearchEnglish.stem)
 
 html_theme = "pydata_sphinx_theme"
 html_title = "gpustreamlab"
