@@ -161,7 +161,7 @@ WRONG = {
     "onto itself": (["convert", "run.parquet", "./run.parquet"], "would replace what is read"),
     "folder": (["convert", "run.parquet", "none/out.parquet"], "cannot be written: there is no folder"),
     "URL": (["view", "https://example.org/run.json"], "opens no connection. Download it"),
-    "other formats together": (["convert", "run.parquet", "run.parquet", "out.parquet"], "read as 'parquet'"),
+    "simulated runs together": (["convert", "run.parquet", "run.parquet", "out.parquet"], "The traces are of simulated runs"),
 }
 
 
