@@ -3,10 +3,11 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --durations=30 --durations-min=2
-# A worker more than there are cores, as some wait: two left a quarter of two cores idle. Each has its own browser and
-# JupyterLab; `make browser PARALLEL=` runs one test after the other.
+# A worker more than there are cores, as some wait: two left a quarter of two cores idle. Browsers fill the cores: a worker for
+# each, with a JupyterLab of its own. `make browser PARALLEL=` runs one test after the other.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := --numprocesses=$(WORKERS) --maxprocesses=8 --dist=worksteal
+browser: PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
 # Another environment that is active would make IPython warn, in tests and notebooks; without bytecode on the disk, as images
 # want it, each of hundreds of processes would compile the package anew, and pytest every test.
