@@ -1,8 +1,7 @@
 """How the live timeline keeps up in JupyterLab: delay from drain to pixels, CPU of the kernel, bytes on the wire, memory.
 
 ``python -m bench.live --minutes 10`` is the long run; the default takes half a minute; ``--cards 8`` shows a node of simulated
-cards, with as many ranges a second on each. It needs the extra ``notebook`` and the
-dependency group ``browser``.
+cards, with as many ranges a second on each. It needs the extra ``notebook`` and the dependency group ``browser``.
 """
 
 from __future__ import annotations

@@ -239,8 +239,7 @@ def _write_live(trace: Trace, page: Path, every_s: float) -> None:
 
 def _page(options: argparse.Namespace, trace: Trace, place: int) -> Path:
     """Return where the page goes."""
-    page = Path(options.page or f"{trace.metadata.title.replace(' ', '-')}-{options.pid}.html")
-    page = numbered(page, place)
+    page = numbered(Path(options.page or f"{trace.metadata.title.replace(' ', '-')}-{options.pid}.html"), place)
     if page.suffix.lower() != ".html":
         raise OptionError(f"The page is {page.name!r}; it has to end in .html. For the data: -o snap.parquet")
     if page.exists() and not is_bare_page(page):

@@ -48,8 +48,8 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
 
 def chosen_files(options: argparse.Namespace, name: str, of_rank: str = "") -> tuple[Path, Path | None]:
     """Return where the page goes, and the trace if that is wanted: as paths that stay where a program goes elsewhere."""
-    page = _with_rank(Path(options.page or f"{name}.html").absolute(), of_rank)
-    output = None if options.output is None else _with_rank(Path(options.output).absolute(), of_rank)
+    page = _marked(Path(options.page or f"{name}.html").absolute(), of_rank)
+    output = None if options.output is None else _marked(Path(options.output).absolute(), of_rank)
     if page.suffix.lower() != ".html":
         raise OptionError(f"The page is {page.name!r}; it has to end in .html. For the data: -o run.parquet")
     if output is not None:
@@ -62,14 +62,15 @@ def chosen_files(options: argparse.Namespace, name: str, of_rank: str = "") -> t
     return page, output
 
 
-def _with_rank(path: Path, of_rank: str) -> Path:
-    stem, dot, suffixes = path.name.partition(".")
-    return path.with_name(f"{stem}{of_rank}{dot}{suffixes}")
-
-
 def numbered(path: Path, place: int) -> Path:
     """Return where the files of a further session go."""
-    return path if place == 0 else path.with_name(f"{path.stem}-{place + 1}{path.suffix}")
+    return path if place == 0 else _marked(path, f"-{place + 1}")
+
+
+def _marked(path: Path, mark: str) -> Path:
+    """Return a path with a mark in front of what says its format, which may be two suffixes: ``.json.gz``."""
+    form = "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:])
+    return path.with_name(f"{path.name.removesuffix(form)}{mark}{form}")
 
 
 def shown(path: Path) -> str:

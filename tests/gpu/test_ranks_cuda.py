@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +12,10 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import Cause, LaneKind, SpanKind
+from tests.helpers.programs import PATHS
 
 torch = pytest.importorskip("torch")
 
-PATHS = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH", "")])])
 CARDS = torch.cuda.device_count()
 LATE = CARDS - 1  # its batch is late in each step
 STEPS = 24
@@ -103,7 +101,7 @@ def _of_collectives(trace, column):
     is_one = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & np.isin(trace.name, names)
     device = np.array([lane.device for lane in trace.lanes])[trace.lane]
     own = [column[is_one & (device == number)] for number in range(CARDS)]
-    assert len({len(one) for one in own}) == 1, json.dumps([len(one) for one in own])
+    assert len({len(one) for one in own}) == 1, [len(one) for one in own]
     return np.stack(own, axis=1)
 
 

@@ -19,8 +19,8 @@ from gpustreamlab.backends.cuda.cupti._buffers import COMPILERS
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import EdgeKind, SessionState, SpanKind
+from tests.helpers.programs import PATHS
 
-PATHS = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH", "")])])
 IN_C = r"""
 #include <stdint.h>
 #include <stdio.h>

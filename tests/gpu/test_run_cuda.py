@@ -13,9 +13,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
-
-ROOT = Path(__file__).resolve().parents[2]
-PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+from tests.helpers.programs import PATHS
 
 
 def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

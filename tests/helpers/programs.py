@@ -1,10 +1,14 @@
 """Programs in processes of their own, and a kernel that says when it ran."""
 
+import os
 import subprocess
 import sys
 import textwrap
 from functools import cache
+from pathlib import Path
 
+PATHS = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+"""Where Python looks for modules in a program that runs elsewhere: here first."""
 SPIN = r"""
 extern "C" __global__ void spin(long long duration_ns, unsigned long long* began_ended) {
     unsigned long long began, now;

@@ -289,6 +289,20 @@ def test_files_of_others_are_not_replaced(folder, capsys):
     assert _written.chosen_files(options, "program") == (folder / "program.html", None)
 
 
+@pytest.mark.parametrize(
+    ("name", "of_rank", "second"),
+    [
+        ("run.parquet", "run-rank1.parquet", "run-2.parquet"),
+        ("run.json.gz", "run-rank1.json.gz", "run-2.json.gz"),
+        ("train.v2.pftrace.gz", "train.v2-rank1.pftrace.gz", "train.v2-2.pftrace.gz"),
+    ],
+)
+def test_a_name_is_marked_in_front_of_what_says_its_format(folder, name, of_rank, second):
+    options = SimpleNamespace(page=None, output=name, force=False)
+    assert _written.chosen_files(options, "train.v2", "-rank1") == (folder / "train.v2-rank1.html", folder / of_rank)
+    assert _written.numbered(Path(name), 1) == Path(second)
+
+
 def test_children_are_refused_on_a_gpu(folder, capsys):
     assert cli.main(["run", "--children", write(folder, "raise AssertionError('it ran')")]) == 2
     assert "Record each process itself: torchrun" in capsys.readouterr().err
