@@ -3,18 +3,21 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --durations=30 --durations-min=2
-# A worker more than there are cores, as some wait: two left a quarter of two cores idle. Browsers fill the cores: a worker for
-# each, with a JupyterLab of its own. `make browser PARALLEL=` runs one test after the other.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PARALLEL := --numprocesses=$(WORKERS) --maxprocesses=8 --dist=worksteal
-browser: PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
+# A worker for each core. `make browser PARALLEL=` runs one test after the other.
+PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
+
+# Two kinds of tests run at a time, as browsers and notebooks alone leave a sixth of two cores idle. What fails stops no other.
+ifneq ($(filter test test-long,$(MAKECMDGOALS)),)
+$(info Two kinds of tests run at a time; each prints what it found when it ends.)
+MAKEFLAGS += --jobs=2 --output-sync=target --keep-going
+endif
 
 # Another environment that is active would make IPython warn, in tests and notebooks; without bytecode on the disk, as images
 # want it, each of hundreds of processes would compile the package anew, and pytest every test.
 unexport VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-long test-pythons lint types layers unit browser notebooks docs lite viewer gpu bench wheel release clean
+.PHONY: help demo lab test test-long test-pythons lint types layers chromium unit browser notebooks docs lite viewer gpu bench wheel release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,7 +32,7 @@ demo: .venv/.demo  ## install, run the notebooks, print what was learned, keep p
 lab: .venv/.demo  ## install and open the notebooks in JupyterLab
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(LAB_OPTIONS)
 
-test: lint types layers unit browser notebooks  ## install and run every check that needs no GPU
+test: browser unit notebooks lint types layers  ## install and run every check that needs no GPU
 
 # No test is stopped for taking long here.
 test-long: export GPUSTREAMLAB_LONG := 1
@@ -48,15 +51,16 @@ types: .venv/.dev  ## mypy, strict
 layers: .venv/.dev  ## imports only point down
 	$(BIN)/lint-imports
 
-unit: .venv/.dev  ## unit tests, the contract on the simulated device, doctests
-	scripts/install-chromium  # and a library that Playwright's node needs, in which Perfetto's engine runs
+chromium:  ## install the browser of the tests, and a library that Playwright's node needs, in which Perfetto's engine runs
+	scripts/install-chromium
+
+unit: .venv/.dev chromium  ## unit tests, the contract on the simulated device, doctests
 	$(PYTEST) $(PARALLEL) $(COVERAGE)
 
-browser: .venv/.dev  ## the exported page in a headless browser
-	scripts/install-chromium
+browser: .venv/.dev chromium  ## the exported page in a headless browser
 	$(PYTEST) $(PARALLEL) tests/browser
 
-notebooks: .venv/.dev  ## every notebook, executed
+notebooks: .venv/.dev chromium  ## every notebook, executed
 	$(PYTEST) $(PARALLEL) --dist=loadfile tests/notebooks
 
 test-pythons:  ## subsets of the unit and browser tests on every Python from 3.11 on that uv, pyenv or the path offers
