@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -143,7 +143,8 @@ class Advice:
     @property
     def is_certain(self) -> bool:
         """Whether what no step changes is known to gain nothing: all that work touches is known, and where the host waited."""
-        is_known = all(run.memory.is_known and run.program.has_calls for run in self.runs)
+        # Of several cards only changes are tried that leave work where it is.
+        is_known = all(run.memory.is_known and run.program.has_calls and not run.program.cards for run in self.runs)
         told = self.forecast
         is_guess = bool(self.steps) and all(step.is_guess for step in self.steps)  # that rests on nothing else
         return is_known and (not told.is_bound or (is_guess and abs(told.error) <= MOST_ERROR and not told.is_frail))
@@ -156,7 +157,7 @@ class Advice:
 
 
 def advise(trace: Trace, rows: Int64Array, calls: Mapping[Cause, Sequence[int]], slowed_ns: int) -> Advice | None:
-    """Find what changing gains in some work of one device; None where the run cannot be played again."""
+    """Find what changing gains in some work of devices that are alike; None where the run cannot be played again."""
     # `calls` are rows of calls of the host that held it up, by what they did; `slowed_ns` is what it cost that kernels slowed
     # each other down: what they share besides the SMs is not scheduled.
     runs, measured_ns, share = read_runs(trace, rows)
@@ -394,6 +395,8 @@ def _options(trace: Trace, run: Run, calls: Mapping[Cause, Sequence[int]]) -> li
         found += _options_of_host(trace, run, calls)
     found.append(Option("fine_waits", Cause.EVENT_WAIT, changes.fine_waits))
     found.append(Option("two_buffers", Cause.EVENT_WAIT, changes.two_buffers))
+    if program.cards:  # what moves work might move it to another card
+        return found
     if program.main_lane()[1] >= ONE_STREAM_SHARE and len(run.memory.place):
         found.append(Option("by_role", Cause.SAME_LANE, changes.by_role))
     if program.main_lane(KERNEL)[1] >= ONE_STREAM_SHARE and len(run.memory.place):
@@ -589,26 +592,30 @@ def _worth(state: _State, options: Iterable[Option], least_ns: float) -> list[tu
 def _floor(run: Run) -> dict[str, int]:
     """Return what no change of order can beat, in ns, by what takes so long alone.
 
-    That is the work of each engine of the card, and the longest chain of work of which each needs what is before it. Order in
+    That is the work of each engine of each card, and the longest chain of work of which each needs what is before it. Order in
     a stream alone is no need: where it is not known what work touches, it may go elsewhere.
     """
     program = run.program
     ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
     if program.card.share_engine:
         ways = dict.fromkeys(ways, "copies both ways")
-    told = dict.fromkeys(ways.values(), 0)
-    sm_ns, longest_ns, least_ns = 0.0, 0, []
+    copies_ns, sm_ns, longest_ns, least_ns = Counter[tuple[str, int]](), defaultdict[int, float](float), 0, []
     for work in program.works:
         least_ns.append(work.alone_ns)
+        card = program.card_of(work.lane)
         if work.kind in ways:
-            told[ways[work.kind]] += work.alone_ns
+            copies_ns[ways[work.kind], card] += work.alone_ns
         elif work.kind == KERNEL:
             full_sms = work.blocks / max(1, program.card.slots_per_sm // max(1, work.slots))
             waves, least_waves = (max(1, ceil(full_sms / sms)) for sms in (work.sms, program.card.sm_count))
-            sm_ns += work.alone_ns * min(work.sms, full_sms / waves) / program.card.sm_count
+            sm_ns[card] += work.alone_ns * min(work.sms, full_sms / waves) / program.card.sm_count
             least_ns[-1] = int(work.alone_ns * least_waves / waves)
             longest_ns = max(longest_ns, least_ns[-1])
-    return told | {"kernels": max(int(sm_ns), longest_ns), "steps that need each other": _chain_ns(run, least_ns)}
+    told = dict.fromkeys(ways.values(), 0)
+    for (way, _), lasted_ns in copies_ns.items():
+        told[way] = max(told[way], lasted_ns)
+    kernels_ns = max(int(max(sm_ns.values(), default=0)), longest_ns)
+    return told | {"kernels": kernels_ns, "steps that need each other": _chain_ns(run, least_ns)}
 
 
 def _chain_ns(run: Run, least_ns: Sequence[int]) -> int:

@@ -38,8 +38,8 @@ from gpustreamlab.analysis._host_findings import (
     small_kernels,
     sooner,
 )
-from gpustreamlab.analysis._host_waits import calls_alike, lasted_ns, open_operations, thread_lanes
-from gpustreamlab.analysis._makers import maker_of
+from gpustreamlab.analysis._host_waits import calls_alike, lasted_ns, named_calls, open_operations, thread_lanes
+from gpustreamlab.analysis._makers import OF_RANKS, maker_of
 from gpustreamlab.analysis._needed_waits import NEEDED, strongest_need
 from gpustreamlab.analysis._overlap import concurrency
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pieces, pieces_on_time
@@ -296,17 +296,27 @@ def _worth_ns(finding: Finding) -> int:
 
 
 def _advised(trace: Trace, rows: BoolArray, found: Found, slowed_ns: int) -> Advice | None:
-    """Schedule the run anew; None where it is not known what ran, or on which of several cards."""
+    """Schedule the run anew; None where it is not known what ran, or how several cards hang together."""
     work = rows & is_work(trace)
     if not work.any() or trace.metadata.is_predicted or trace.metadata.tier is not CaptureTier.KERNELS:
         return None
     cards = np.unique(lane_devices(trace)[trace.lane[work]])
+    if len(cards) > 1 and not _are_played_together(trace, cards, work):
+        return None
     # All work of the card: what was not asked about holds it up, too.
     process = lane_processes(trace)[trace.lane]
     own = is_work(trace) & np.isin(process, process[work]) & np.isin(lane_devices(trace)[trace.lane], cards)
-    if len(cards) > 1 or not (trace.queued_ns[own] < trace.start_ns[own]).any() or not trace.metadata.device.sm_count:
+    if not (trace.queued_ns[own] < trace.start_ns[own]).any() or not trace.metadata.device.sm_count:
         return None
     return advise(trace, np.flatnonzero(own), _held_calls(trace, found), slowed_ns)
+
+
+def _are_played_together(trace: Trace, cards: Int64Array, work: BoolArray) -> bool:
+    """Tell whether cards are alike and of one process, without partitions, and no kernel waits for one of another card."""
+    kinds = {(one.name, one.sm_count, one.memory_bytes_per_s) for one in (trace.devices[card] for card in cards.tolist())}
+    is_of_ranks = named_calls(trace, OF_RANKS.search, SpanKind.KERNEL)
+    is_one = len(kinds) == len(np.unique(lane_processes(trace)[trace.lane[work]])) == 1
+    return is_one and not is_of_ranks.any() and not (trace.partition[work] >= 0).any()
 
 
 def _held_calls(trace: Trace, found: Found) -> dict[Cause, list[int]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import lane_processes
+from gpustreamlab.analysis._busy import lane_devices, lane_processes
 from gpustreamlab.analysis._card_counters import counted_bytes, memory_gives
 from gpustreamlab.analysis._host_waits import are_cooperative, host_waits, is_blocking
 from gpustreamlab.analysis._utilization import blocks_that_fit
@@ -103,6 +103,12 @@ class Program:
     """Whether it is known when the host waited."""
     thread_count: int = 1
     """How many threads launched."""
+    cards: tuple[int, ...] = ()
+    """On which card each stream is, counted from 0; empty for one card."""
+
+    def card_of(self, lane: int) -> int:
+        """Return on which card a stream is, counted from 0."""
+        return self.cards[lane] if self.cards else 0
 
     def main_lane(self, *kinds: int) -> tuple[int, float]:
         """Return the stream whose work, of some kinds or of all, takes longest alone, and its share of all such work."""
@@ -118,8 +124,10 @@ class Program:
 
 
 def read_program(trace: Trace, rows: Int64Array) -> Program:
-    """Read kernels, copies and fills of one device as a program, with durations as they were recorded."""
+    """Read kernels, copies and fills of devices that are alike as a program, with durations as they were recorded."""
     rows = in_launch_order(trace, rows)
+    used = np.unique(lane_devices(trace)[trace.lane[rows]])
+    cards = np.minimum(np.searchsorted(used, lane_devices(trace)), len(used) - 1).tolist() if len(used) > 1 else ()
     place = np.full(len(trace) + 1, -1, np.int64)
     place[rows] = np.arange(len(rows))
     card = _card_of(trace)
@@ -140,6 +148,7 @@ def read_program(trace: Trace, rows: Int64Array) -> Program:
         parts=parts,
         has_calls=any(call.row >= 0 for call in calls),
         thread_count=len(np.unique(trace.thread[rows])),
+        cards=tuple(cards),
     )
 
 

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -134,10 +135,12 @@ class _Replay:
         self._program = program
         count = len(program.works)
         self._start_ns, self._end_ns = [-1] * count, [-1] * count
-        self._device = Scheduler(program.card, engine_count=2 + len(program.seats), is_shielded=False)
-        self._device.observer = self._take_in
+        engine_count, card_count = 2 + len(program.seats), 1 + max(program.cards, default=0)
+        self._cards = [Scheduler(program.card, engine_count=engine_count, is_shielded=False) for _ in range(card_count)]
+        for card in self._cards:
+            card.observer = self._take_in
         self._streams: list[StreamQueue] = [
-            self._device.add_stream(number, priority, seat)
+            self._cards[program.card_of(number)].add_stream(number, priority, seat)
             for number, (priority, seat) in enumerate(zip(program.priorities, program.seats, strict=True))
         ]
         self._marks = {before: Mark() for before, _ in program.waits}
@@ -160,24 +163,29 @@ class _Replay:
             self._of_home.setdefault(work.home, []).append(place)
 
     def run(self) -> Replayed:
-        device, ready = self._device, self._ready
+        ready = self._ready
         for thread, calls in enumerate(self._calls):
             if calls:
                 heapq.heappush(ready, (calls[0].gap_ns, thread))
         while ready or self._left:
-            while self._left and (not ready or device.next_ns < ready[0][0]):
-                if not device.busy_count:
+            while self._left and (not ready or self._first.next_ns < ready[0][0]):
+                if not any(card.busy_count for card in self._cards):
                     raise Impossible("The host waits for work that never ends.")
-                device.step()
+                self._first.step()
             if ready:
                 now_ns, thread = heapq.heappop(ready)
                 self._make(thread, self._calls[thread][self._next[thread]], now_ns)
-        while device.next_ns < _END:
-            device.step()
+        while self._first.next_ns < _END:
+            self._first.step()
         end_ns = np.array(self._end_ns, np.int64)
         if (end_ns < 0).any():
             raise Impossible("Waits form a ring, so some work never begins.")
         return Replayed(np.array(self._start_ns, np.int64), end_ns, np.array(self._launched_ns, np.int64))
+
+    @property
+    def _first(self) -> Scheduler:
+        """The card on which something happens next."""
+        return self._cards[0] if len(self._cards) == 1 else min(self._cards, key=attrgetter("next_ns"))
 
     def _take_in(self, done: DeviceWork) -> None:
         place = done.correlation
@@ -194,7 +202,7 @@ class _Replay:
         self._next[thread] += 1
         calls = self._calls[thread]
         if self._next[thread] < len(calls):
-            due_ns = max(now_ns + calls[self._next[thread]].gap_ns, self._device.now_ns)
+            due_ns = max(now_ns + calls[self._next[thread]].gap_ns, *(card.now_ns for card in self._cards))
             heapq.heappush(self._ready, (due_ns, thread))
 
     def _make(self, thread: int, call: Call, now_ns: int) -> None:
@@ -228,8 +236,8 @@ class _Replay:
         return list(found.values())
 
     def _launch(self, place: int, due_ns: int) -> None:
-        device, work = self._device, self._program.works[place]
-        stream = self._streams[work.lane]
+        work = self._program.works[place]
+        stream, device = self._streams[work.lane], self._cards[self._program.card_of(work.lane)]
         for before in self._before.get(place, ()):
             if not self._is_sent[before]:
                 raise Impossible("Work would wait for what is launched only later.")

@@ -12,6 +12,7 @@ from gpustreamlab import Node, Session
 from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
+from tests.helpers.node_advice import CASES, recorded, wall_ns
 from tests.helpers.programs import run_alone
 
 KINDS = list(SpanKind)
@@ -160,3 +161,21 @@ def test_clocks_of_each_pair_of_cards_are_known_to_a_microsecond(node):
 @pytest.mark.parametrize("check", [*CONTRACT_CHECKS, *CAPTURE_CHECKS, *GRAPH_CHECKS], ids=lambda check: check.__name__)
 def test_each_card_keeps_the_contract(check, card):
     check(lambda **options: Session("cuda", device=card, capture="ranges", **options))
+
+
+@pytest.mark.parametrize(("program", "cause"), CASES)
+def test_what_is_promised_of_two_cards_is_gained(program, cause):
+    # GIVEN a program and its better version, each the quickest of three runs, as the host is another one each time
+    def quickest(is_better):
+        with Node(range(2), backend="cuda") as node:
+            return min((recorded(node, program, is_better=is_better, warm_ups=2) for _ in range(3)), key=wall_ns)
+
+    worse, better = quickest(is_better=False), quickest(is_better=True)
+    found, gain_ns = worse.explain(), wall_ns(worse) - wall_ns(better)
+
+    # THEN no more is promised than is gained, and nothing of the better one
+    told = str(found), str(better.explain()), wall_ns(worse), wall_ns(better)
+    print(*told, sep="\n")
+    assert found.findings[0].code is cause, told
+    assert found.gain_ns <= 1.15 * gain_ns, told
+    assert better.explain().gain_ns <= 0.1 * wall_ns(better), told

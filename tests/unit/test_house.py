@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_145, 9),
     "adapters": (910, 4),
-    "analysis": (15_090, 40),
+    "analysis": (15_125, 40),
     "backends": (1_330, 6),
     "backends/cuda": (4_100, 14),
     "backends/cuda/cupti": (5_220, 17),

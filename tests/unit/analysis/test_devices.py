@@ -181,30 +181,76 @@ def test_a_layout_is_predicted_for_one_device():
         two_devices().what_if(None, sweep=())
 
 
-@pytest.mark.parametrize("cards", [2, 8])
-def test_at_most_holds_where_calls_of_the_host_keep_several_cards_from_working_at_once(cards):
-    def run(is_pinned):
-        loads = []
-        with gsl.Node(range(cards), backend="sim") as node:
-            for number, lab in enumerate(node):
-                shape = (200_000,)
-                source = lab.memory.pinned_empty(shape, float) if is_pinned else np.ones(shape)
-                loads.append((lab, source, lab.xp.empty(shape), lab.stream(f"work{number}"), lab.stream(f"load{number}")))
-            node.clear()
-            for _ in range(6):
-                for lab, source, target, work, load in loads:
-                    with lab.on(work):
-                        spin(lab, 300_000)
-                    with lab.on(load):
-                        target.set(source)
-                for place, (*_, work, _) in enumerate(loads):
-                    work.wait(loads[(place + 1) % cards][3])
-            node.synchronize()
-            return node.trace
+def two_loads(is_pinned, cards=2, more=lambda node: None):
+    """Return the trace of cards that compute beside copies of their own, each behind what another has computed."""
+    loads = []
+    with gsl.Node(range(cards), backend="sim") as node:
+        for number, lab in enumerate(node):
+            shape = (200_000,)
+            source = lab.memory.pinned_empty(shape, float) if is_pinned else np.ones(shape)
+            loads.append((lab, source, lab.xp.empty(shape), lab.stream(f"work{number}"), lab.stream(f"load{number}")))
+        more(node)
+        node.clear()
+        for _ in range(6):
+            for lab, source, target, work, load in loads:
+                with lab.on(work):
+                    spin(lab, 300_000)
+                with lab.on(load):
+                    target.set(source)
+            for place, (*_, work, _) in enumerate(loads):
+                work.wait(loads[(place + 1) % cards][3])
+        node.synchronize()
+        return node.trace
 
-    before, mended = run(is_pinned=False), run(is_pinned=True)
-    found = before.explain()
-    (finding,) = (one for one in found.findings if one.code is Cause.PAGEABLE_COPY)
-    gain_ns = np.ptp([before.start_ns.min(), before.end_ns.max()]) - np.ptp([mended.start_ns.min(), mended.end_ns.max()])
-    assert 0 < gain_ns <= finding.bound_ns < np.ptp([before.start_ns.min(), before.end_ns.max()])
+
+def wall_ns(trace):
+    return trace.end_ns.max() - trace.start_ns.min()
+
+
+def pageable(trace):
+    (finding,) = (one for one in trace.explain().findings if one.code is Cause.PAGEABLE_COPY)
+    return finding
+
+
+@pytest.mark.parametrize("cards", [2, 8])
+def test_what_copies_of_ordinary_memory_cost_several_cards_is_promised(cards):
+    before, mended = two_loads(False, cards), two_loads(True, cards)
+    gain_ns = wall_ns(before) - wall_ns(mended)
+    # Less than all of it: whether the host needs what it waits for is not known.
+    assert 0.75 * gain_ns < pageable(before).saves_ns <= gain_ns
+    assert not any(one.saves_ns for one in mended.explain().findings)
+
+
+def collectives(trace):
+    return replace(trace, names=tuple("ncclDevKernel_AllReduce" if "spin" in name else name for name in trace.names))
+
+
+def of_two_kinds(trace):
+    first, second = trace.devices
+    devices = (first, replace(second, sm_count=second.sm_count // 2))
+    return replace(trace, metadata=replace(trace.metadata, devices=devices))
+
+
+def as_it_was(trace):
+    return trace
+
+
+def in_a_partition(node):
+    node[1].partition(small=32, large="rest")
+    node[1].stream("work1", partition="large")
+
+
+@pytest.mark.parametrize(
+    ("more", "changed"),
+    [
+        (lambda node: None, collectives),
+        (lambda node: None, of_two_kinds),
+        (in_a_partition, as_it_was),
+    ],
+    ids=["collectives", "two kinds of cards", "a partition"],
+)
+def test_where_several_cards_are_not_scheduled_anew_at_most_holds(more, changed):
+    before, mended = changed(two_loads(False, more=more)), two_loads(True, more=more)
+    finding = pageable(before)
+    assert wall_ns(before) - wall_ns(mended) <= finding.bound_ns < wall_ns(before)
     assert finding.saves_ns == 0
