@@ -10,6 +10,7 @@ PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 ifneq ($(filter test test-long,$(MAKECMDGOALS)),)
 $(info Two kinds of tests run at a time; each prints what it found when it ends.)
 MAKEFLAGS += --jobs=2 --output-sync=target --keep-going
+notebooks: chromium  # so that the longer ones begin before them
 endif
 
 # Another environment that is active would make IPython warn, in tests and notebooks; without bytecode on the disk, as images
@@ -60,7 +61,7 @@ unit: .venv/.dev chromium  ## unit tests, the contract on the simulated device, 
 browser: .venv/.dev chromium  ## the exported page in a headless browser
 	$(PYTEST) $(PARALLEL) tests/browser
 
-notebooks: .venv/.dev chromium  ## every notebook, executed
+notebooks: .venv/.dev  ## every notebook, executed
 	$(PYTEST) $(PARALLEL) --dist=loadfile tests/notebooks
 
 test-pythons:  ## subsets of the unit and browser tests on every Python from 3.11 on that uv, pyenv or the path offers

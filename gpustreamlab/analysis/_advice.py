@@ -599,23 +599,23 @@ def _floor(run: Run) -> dict[str, int]:
     ways = {UPLOAD: "copies to the device", DOWNLOAD: "copies to the host"}
     if program.card.share_engine:
         ways = dict.fromkeys(ways, "copies both ways")
-    copies_ns, sm_ns, longest_ns, least_ns = Counter[tuple[str, int]](), defaultdict[int, float](float), 0, []
+    busy_ns = defaultdict[tuple[str, int], float](float, {(name, 0): 0.0 for name in (*ways.values(), "kernels")})
+    longest_ns, least_ns = 0, []
     for work in program.works:
         least_ns.append(work.alone_ns)
         card = program.card_of(work.lane)
         if work.kind in ways:
-            copies_ns[ways[work.kind], card] += work.alone_ns
+            busy_ns[ways[work.kind], card] += work.alone_ns
         elif work.kind == KERNEL:
             full_sms = work.blocks / max(1, program.card.slots_per_sm // max(1, work.slots))
             waves, least_waves = (max(1, ceil(full_sms / sms)) for sms in (work.sms, program.card.sm_count))
-            sm_ns[card] += work.alone_ns * min(work.sms, full_sms / waves) / program.card.sm_count
+            busy_ns["kernels", card] += work.alone_ns * min(work.sms, full_sms / waves) / program.card.sm_count
             least_ns[-1] = int(work.alone_ns * least_waves / waves)
             longest_ns = max(longest_ns, least_ns[-1])
-    told = dict.fromkeys(ways.values(), 0)
-    for (way, _), lasted_ns in copies_ns.items():
-        told[way] = max(told[way], lasted_ns)
-    kernels_ns = max(int(max(sm_ns.values(), default=0)), longest_ns)
-    return told | {"kernels": kernels_ns, "steps that need each other": _chain_ns(run, least_ns)}
+    told = dict[str, int]()
+    for (name, _), lasted_ns in busy_ns.items():  # of several cards the busiest
+        told[name] = max(told.get(name, 0), int(lasted_ns))
+    return told | {"kernels": max(told["kernels"], longest_ns), "steps that need each other": _chain_ns(run, least_ns)}
 
 
 def _chain_ns(run: Run, least_ns: Sequence[int]) -> int:

@@ -301,11 +301,11 @@ def _advised(trace: Trace, rows: BoolArray, found: Found, slowed_ns: int) -> Adv
     if not work.any() or trace.metadata.is_predicted or trace.metadata.tier is not CaptureTier.KERNELS:
         return None
     cards = np.unique(lane_devices(trace)[trace.lane[work]])
-    if len(cards) > 1 and not _are_played_together(trace, cards, work):
-        return None
     # All work of the card: what was not asked about holds it up, too.
     process = lane_processes(trace)[trace.lane]
     own = is_work(trace) & np.isin(process, process[work]) & np.isin(lane_devices(trace)[trace.lane], cards)
+    if len(cards) > 1 and not _are_played_together(trace, cards, own):
+        return None
     if not (trace.queued_ns[own] < trace.start_ns[own]).any() or not trace.metadata.device.sm_count:
         return None
     return advise(trace, np.flatnonzero(own), _held_calls(trace, found), slowed_ns)

@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -138,7 +137,7 @@ class _Replay:
         engine_count, card_count = 2 + len(program.seats), 1 + max(program.cards, default=0)
         self._cards = [Scheduler(program.card, engine_count=engine_count, is_shielded=False) for _ in range(card_count)]
         for card in self._cards:
-            card.observer = self._take_in
+            card.observer, card.cards = self._take_in, self._cards
         self._streams: list[StreamQueue] = [
             self._cards[program.card_of(number)].add_stream(number, priority, seat)
             for number, (priority, seat) in enumerate(zip(program.priorities, program.seats, strict=True))
@@ -163,29 +162,27 @@ class _Replay:
             self._of_home.setdefault(work.home, []).append(place)
 
     def run(self) -> Replayed:
-        ready = self._ready
+        ready, first = self._ready, self._cards[0]
         for thread, calls in enumerate(self._calls):
             if calls:
                 heapq.heappush(ready, (calls[0].gap_ns, thread))
         while ready or self._left:
-            while self._left and (not ready or self._first.next_ns < ready[0][0]):
-                if not any(card.busy_count for card in self._cards):
+            while self._left:
+                card = first.next_card()
+                if ready and card.next_ns >= ready[0][0]:
+                    break
+                if not any(one.busy_count for one in self._cards):
                     raise Impossible("The host waits for work that never ends.")
-                self._first.step()
+                card.step()
             if ready:
                 now_ns, thread = heapq.heappop(ready)
                 self._make(thread, self._calls[thread][self._next[thread]], now_ns)
-        while self._first.next_ns < _END:
-            self._first.step()
+        while (card := first.next_card()).next_ns < _END:
+            card.step()
         end_ns = np.array(self._end_ns, np.int64)
         if (end_ns < 0).any():
             raise Impossible("Waits form a ring, so some work never begins.")
         return Replayed(np.array(self._start_ns, np.int64), end_ns, np.array(self._launched_ns, np.int64))
-
-    @property
-    def _first(self) -> Scheduler:
-        """The card on which something happens next."""
-        return self._cards[0] if len(self._cards) == 1 else min(self._cards, key=attrgetter("next_ns"))
 
     def _take_in(self, done: DeviceWork) -> None:
         place = done.correlation
@@ -237,7 +234,8 @@ class _Replay:
 
     def _launch(self, place: int, due_ns: int) -> None:
         work = self._program.works[place]
-        stream, device = self._streams[work.lane], self._cards[self._program.card_of(work.lane)]
+        stream = self._streams[work.lane]
+        device = stream.card
         for before in self._before.get(place, ()):
             if not self._is_sent[before]:
                 raise Impossible("Work would wait for what is launched only later.")

@@ -311,14 +311,15 @@ class Scheduler:
 
     def run_before(self, limit_ns: int) -> None:
         """Simulate every instant before a host time. The host may still submit work at that time itself."""
-        self.run_until(lambda: self._next_card().next_ns >= limit_ns, lambda _now_ns: None)
+        self.run_until(lambda: self.next_card().next_ns >= limit_ns, lambda _now_ns: None)
 
     @property
     def next_ns(self) -> float:
         """When something happens next on this card; infinite for never."""
         return self._heap[0][0] if self._heap else math.inf
 
-    def _next_card(self) -> Scheduler:
+    def next_card(self) -> Scheduler:
+        """Return the card of the host on which something happens next."""
         return self if len(self.cards) == 1 else min(self.cards, key=attrgetter("next_ns"))
 
     def run_until(self, is_reached: Callable[[], bool], tell_time: Callable[[int], object]) -> None:
@@ -333,7 +334,7 @@ class Scheduler:
                     )
                 self.is_stepping = True
                 for _ in range(SHIELDED_STEPS):
-                    card = self._next_card()
+                    card = self.next_card()
                     card.step()
                     if is_reached():
                         break

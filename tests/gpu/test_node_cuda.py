@@ -12,8 +12,9 @@ from gpustreamlab import Node, Session
 from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
-from tests.helpers.node_advice import CASES, recorded, wall_ns
+from tests.helpers.node_advice import CASES, recorded
 from tests.helpers.programs import run_alone
+from tests.helpers.traces import wall_ns
 
 KINDS = list(SpanKind)
 CARDS = cupy.cuda.runtime.getDeviceCount()

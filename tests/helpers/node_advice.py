@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpustreamlab.analysis import is_work
 from gpustreamlab.typing import Cause
 from gpustreamlab.workloads import spin
 
@@ -92,9 +91,3 @@ def recorded(node, program, *, is_better, warm_ups=0):
     work()
     node.synchronize()
     return node.trace
-
-
-def wall_ns(trace):
-    """Return how long the work of a trace took, in ns."""
-    work = is_work(trace)
-    return int(trace.end_ns[work].max() - trace.start_ns[work].min())

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpustreamlab import Trace
+from gpustreamlab.analysis import is_work
 from gpustreamlab.analysis._data_order import order_of
 from gpustreamlab.model import (
     EDGE_KINDS,
@@ -351,3 +352,9 @@ def data_order(trace):
         (trace.lanes[trace.lane[first]].name, trace.lanes[trace.lane[second]].name)
         for first, second in zip(before, after, strict=True)
     ]
+
+
+def wall_ns(trace):
+    """Return how long the work of a trace took, in ns."""
+    work = is_work(trace)
+    return int(trace.end_ns[work].max() - trace.start_ns[work].min())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpustreamlab import Node
-from tests.helpers.node_advice import CASES, recorded, waits_of_the_host, wall_ns
+from tests.helpers.node_advice import CASES, recorded, waits_of_the_host
+from tests.helpers.traces import wall_ns
 
 
 def run(program, cards, *, is_better):

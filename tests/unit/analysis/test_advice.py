@@ -15,6 +15,7 @@ from gpustreamlab.typing import Cause, Change, SpanKind
 from gpustreamlab.workloads import spin
 from tests.helpers import advice_kin  # noqa: F401 - its programs are among `PAIRS`
 from tests.helpers.advice_programs import PAIRS
+from tests.helpers.traces import wall_ns
 from tests.helpers.unfilled import leave_arrays_unfilled
 
 MS = 1_000_000
@@ -36,11 +37,6 @@ def record(program, which):
         trace = lab.trace
     del kept
     return trace
-
-
-def wall_ns(trace):
-    rows = is_work(trace)
-    return int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
 
 
 BAD = [name for name, (_, codes) in PAIRS.items() if codes]

@@ -15,6 +15,7 @@ from gpustreamlab.model import Device, Lane, Partition
 from gpustreamlab.typing import Cause
 from gpustreamlab.workloads import spin
 from tests.helpers.devices import two_devices, two_ranks
+from tests.helpers.traces import wall_ns
 
 FULL = {"blocks": 1_000}
 
@@ -201,10 +202,6 @@ def two_loads(is_pinned, cards=2, more=lambda node: None):
                 work.wait(loads[(place + 1) % cards][3])
         node.synchronize()
         return node.trace
-
-
-def wall_ns(trace):
-    return trace.end_ns.max() - trace.start_ns.min()
 
 
 def pageable(trace):
